@@ -174,10 +174,10 @@ def bisect(
 ) -> BisectionResult:
     """Find which of the fields in which two specs differ, or since which value of `over`, answers or speed changed.
 
-    `over`: the values of one field in order, the good one first. `metric`: kl, accuracy, or a metric of speed (default:
-    chosen by a pilot). `max_runs`: of the sensor. Raises the errors of `evaluate`, and ComparisonError.
+    `over`: the values of a field in order, the good one first. `metric`: kl, accuracy or a metric of speed (default:
+    chosen by a pilot). Raises the errors of `evaluate`, and ComparisonError.
     """
-    asked = {"over": over, "metric": metric, "confidence": confidence, "max_runs": max_runs}
+    asked: dict[str, Any] = {"over": over, "metric": metric, "confidence": confidence, "max_runs": max_runs}
     other = None if bad is None else _load(bad, front)
     return bisections.bisect(_load(good, front), other, _front(settings, front), resume, **asked)
 

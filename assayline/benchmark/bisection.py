@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from assayline.benchmark.campaign import Cell, Models, make_cell
-from assayline.digests import digest_json
 from assayline.errors import SpecError
 from assayline.spec.criteria import SpeedMetric
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import override_spec
-from assayline.spec.identity import describe_change, walk_changes
+from assayline.spec.identity import walk_changes
 from assayline.stats.bisect import (
     CONFIDENCE,
     MOST_FIELDS,
@@ -31,9 +30,8 @@ ACCURACY = "accuracy"
 SPEED = "output_tokens_per_s"
 SENSORS = (KL, ACCURACY, *get_args(SpeedMetric))
 METHOD = ("prompts", "chat", "scorers", "reasoning", "engine.args.tokenizer")
-"""Fields whose change makes scores another measurement: they are named, and kept as in the good spec."""
+"""Beginnings of fields whose change makes scores another measurement: they are named, and kept as in the good spec."""
 WITHOUT_EFFECT = ("name", "gate", "slos", "price", "max_error_share", "ray_address", "shard_requests")
-OF_MODEL = ("revision", "adapter")
 RUNS_PER_STEP = 3
 
 
@@ -43,16 +41,14 @@ class Bisection:
 
     good: EvalSpec
     names: list[str]
-    """The values of the list in order, or the fields that differ: one of these did it."""
+    """Values of the list in order, or fields that differ: one of these did it."""
     candidates: Mapping[str, Mapping[str, Any]]
     """Changes of the good spec by the name of a candidate, in the order of the hypotheses."""
     ends: Mapping[str, Mapping[str, Any]]
-    """The same of both ends."""
     hypotheses: Hypotheses
     method: Sequence[str] = ()
-    """Differences of the method between two specs."""
+    """Fields of the method that differ."""
     sensors: Sequence[str] = (KL, ACCURACY, SPEED)
-    """Metrics of which the first is used that tells the ends apart."""
     confidence: float = CONFIDENCE
     max_runs: int = 0
 
@@ -61,12 +57,6 @@ class Bisection:
         """Return whether a repeated run has other answers."""
         sampling = self.good.sampling
         return sampling.get("temperature") != 0 and sampling.get("seed") is None and not self.good.asks_for_options
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """Changes within which the ends count as equal, by metric."""
-        gate = self.good.gate
-        return {ACCURACY: gate.max_accuracy_drop, **{str(name): limit for name, limit in gate.max_slowdown.items()}}
 
     def make_spec(self, name: str) -> EvalSpec:
         """Return the spec of a candidate or an end. Raises SpecError."""
@@ -79,10 +69,6 @@ class Bisection:
         if ends[0].config_id == ends[1].config_id:
             raise SpecError("Both ends are the same configuration. hint: pass two that differ.")
         return ends
-
-    def digest(self, ends: Sequence[Cell]) -> str:
-        how = [self.names, list(self.sensors), self.confidence, self.max_runs]
-        return digest_json([*(text for end in ends for text in (end.config_id, end.spec_json)), how])
 
     def name_cause(self, index: int) -> str:
         kind, places = self.hypotheses.names[index]
@@ -122,15 +108,15 @@ def plan_bisection(
 def _compare_specs(good: EvalSpec, bad: EvalSpec) -> Bisection:
     changes: dict[str, dict[str, Any]] = {}
     method: list[str] = []
-    for field, old, new in walk_changes("", good.model_dump(mode="json"), bad.model_dump(mode="json")):
-        if _is_below(field, METHOD):
-            method.append(describe_change(field, old, new))
-        elif not _is_below(field, WITHOUT_EFFECT):
+    for field, _, new in walk_changes("", good.model_dump(mode="json"), bad.model_dump(mode="json")):
+        if field.startswith(METHOD):
+            method.append(field)
+        elif not field.startswith(WITHOUT_EFFECT):
             changes[field] = {field: new}
-    for field in OF_MODEL if "model" in changes else ():
+    for field in ("revision", "adapter") if "model" in changes else ():
         changes["model"] |= changes.pop(field, {})
     if not 1 <= len(changes) <= MOST_FIELDS:
-        words = f"; only the method differs: {'; '.join(method)}" if method and not changes else ""
+        words = f"; only the method differs: {', '.join(method)}" if method and not changes else ""
         raise SpecError(f"The specs differ in {len(changes)} fields, not 1 to {MOST_FIELDS}{words}.")
     names, subsets = [*changes], list_subsets(len(changes))
 
@@ -141,7 +127,3 @@ def _compare_specs(good: EvalSpec, bad: EvalSpec) -> Bisection:
     candidates = {", ".join(fields): change(fields) for fields in chosen}
     ends, hypotheses = {"good spec": {}, "bad spec": change(names)}, list_fields(subsets)
     return Bisection(good=good, names=names, candidates=candidates, ends=ends, hypotheses=hypotheses, method=method)
-
-
-def _is_below(field: str, names: Sequence[str]) -> bool:
-    return any(field == name or field.startswith((f"{name}.", f"{name}_")) for name in names)

@@ -16,6 +16,7 @@ from assayline.benchmark.bisection import ACCURACY, KL, Bisection, plan_bisectio
 from assayline.comparison.gate import Check, GateReport
 from assayline.comparison.queries import compare_accuracy, compare_speed, read_metric
 from assayline.comparison.reread import describe_reading
+from assayline.digests import digest_json
 from assayline.engines.pool import EnginePool
 from assayline.errors import AssaylineError, ComparisonError, RunFailedError, SpecError, StoreError
 from assayline.run.campaign import do_campaign, holding, list_done
@@ -27,7 +28,7 @@ from assayline.stats.bisect import choose_next, list_likely, weigh
 from assayline.stats.pairs import Z
 from assayline.stats.repeats import ASSUMED_SPREAD
 from assayline.stats.rereads import Distance, judge_reading, read_answers
-from assayline.stats.worse import LEVEL, Comparison, Verdict
+from assayline.stats.worse import LEVEL, Verdict
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.manifest import AUTO, NEVER
 from assayline.store.thread import DatabaseThread
@@ -36,17 +37,12 @@ from assayline.words import count, name_metric, show_change, show_points, show_r
 READINGS = ("reading", "reading in other batches")
 SPEED = ASSUMED_SPREAD, 2.0
 """Assumed spread of a speed, with its degrees of freedom besides those of the repeats."""
-SLOWDOWN = 0.05
-"""Limit of a metric of speed that the gate does not limit."""
 DETECTED = Z + 0.8416
 """Standard errors of a difference that a comparison finds with 80% power."""
 
 
 class Sensor(NamedTuple):
-    """A metric of both ends (a speed is a logarithm), the standard deviation of runs of one level, and the verdict.
-
-    fail: the ends differ; pass: not beyond the limit; else inconclusive.
-    """
+    """A metric of both ends (a speed is a logarithm), and the spread of runs of one level. fail: the ends differ."""
 
     metric: str
     ends: Sequence[Sequence[float]]
@@ -58,30 +54,27 @@ class Sensor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BisectionResult:
-    """The result of a bisection. Without a cause it is not decided."""
+    """The result of a bisection, which without a cause is not decided. A candidate that was skipped has the reason."""
 
     bisection_id: str
     headline: str
     metric: str
     cause: str | None
     candidates: list[Row]
-    """Each with its number of runs, their mean, the probability that it is bad, and why it was skipped."""
 
 
 def bisect(good: EvalSpec, bad: EvalSpec | None, front: FrontEnd, resume: str = AUTO, **asked: Any) -> BisectionResult:
-    """Bisect two specs, or a list of values; `asked` are further arguments of `plan_bisection`.
-
-    Raises SpecError, ModelError, and RunFailedError if an end cannot be measured.
-    """
+    """Bisect two specs or a list, with arguments of `plan_bisection`. Raises SpecError, ModelError, RunFailedError."""
     front.settings.pass_on_token()
     plan, models = plan_bisection(good, bad, **asked), campaigns.Models()
     ends = plan.make_ends(models)
     shared = None if campaigns.can_share_engine(ends) else 0
     campaign = campaigns.new_campaign("bisection", good.name, ends, [], runs_per_engine=shared)
-    campaign = replace(campaign, asked=plan.digest(ends))
+    asked |= {"names": plan.names, "ends": [[end.config_id, end.spec_json] for end in ends]}
+    campaign = replace(campaign, asked=digest_json(asked))
     campaign = (resume != NEVER and campaigns.find_unfinished(campaign, front.settings)) or campaign
     with holding(campaign, front) as engines:
-        result = _Search(plan, campaign, front, engines, models).run()
+        result = _Search(plan, campaign, front, engines, models, DatabaseThread(front.settings).run).run()
     campaigns.write_campaign(replace(campaign, is_over=True), front.settings)
     return result
 
@@ -95,9 +88,9 @@ class _Search:
     front: FrontEnd
     engines: EnginePool
     models: campaigns.Models
+    read: Callable[[Callable[[Connection], Any]], Any]
     reference: Reference | None = None
     reads: list[str] = field(default_factory=list)
-    """The readings of the reference's answers by its own engine."""
 
     def run(self) -> BisectionResult:
         sensors: list[Sensor] = []
@@ -105,7 +98,8 @@ class _Search:
             try:
                 sensors.append(self.compare_readings() if metric == KL else self.compare_ends(metric))
             except (ComparisonError, SpecError, RunFailedError) as error:  # such as other tokenizers, or no scores
-                if metric == self.plan.sensors[-1] or (metric == KL and self.reference is None):
+                is_end = self.reference is None and isinstance(error, RunFailedError)
+                if is_end or metric == self.plan.sensors[-1]:
                     raise
                 self.front.log.info("%s is not the sensor: %s", metric, error)
                 continue
@@ -115,16 +109,12 @@ class _Search:
         words = "do not differ beyond the limit" if verdict == "pass" else "are not shown to differ"
         return self.conclude(sensors[-1], verdict, " ".join([f"The ends {words}.", *(one.words for one in sensors)]))
 
-    def read(self, work: Callable[[Connection], Any]) -> Any:
-        return DatabaseThread(self.front.settings).run(work)
-
     def measure(self, task: str, name: str, make: Callable[[], EvalSpec], repeats: int = 1) -> list[str]:
         """Return the ids of this many runs of a cell, after doing those that are missing. Raises RunFailedError."""
         campaign, key = self.campaign, f"{task} · {name}" if task else name
         cell = next((one for one in campaign.cells if one.key == key), None)
         if cell is None:
-            is_measured = task not in ("", *READINGS)
-            cell = campaigns.make_cell(make(), name, self.models, task, is_measured=is_measured)
+            cell = campaigns.make_cell(make(), name, self.models, task, is_measured=task not in ("", *READINGS))
             campaign.cells.append(cell)
         failed: dict[str, str] = {}
         if len(list_done(campaign, cell, self.front)) < repeats:
@@ -143,10 +133,7 @@ class _Search:
         return self.measure("" if metric == ACCURACY else metric, name, partial(self.plan.make_spec, name), repeats)
 
     def read_answers(self, name: str) -> tuple[str, list[Row], Distance]:
-        """Let an engine read the answers of the good end, as its own engine did before; return the reading.
-
-        Raises ComparisonError for other tokens or prompts, or without answers that both have read.
-        """
+        """Let an engine read the answers of the good end, as its own did before. Raises ComparisonError."""
         good, spec = next(iter(self.plan.ends)), self.plan.make_spec(name)
         if self.reference is None:
             [answers] = self.evaluate(good)
@@ -173,7 +160,13 @@ class _Search:
 
     def compare_ends(self, metric: str) -> Sensor:
         """Measure both ends in turn until they are shown to differ, or not to."""
-        ends, is_accuracy, limit = [*self.plan.ends], metric == ACCURACY, self.plan.limits.get(metric, SLOWDOWN)
+        ends, is_accuracy, gate = [*self.plan.ends], metric == ACCURACY, self.plan.good.gate
+        limit = (
+            gate.max_accuracy_drop
+            if is_accuracy
+            else {str(k): v for k, v in gate.max_slowdown.items()}.get(metric, 0.05)
+        )
+        show = show_points if is_accuracy else show_change
         for repeats in ((1, 3, 5) if self.plan.is_sampled else (1,)) if is_accuracy else (3, 5):
             turns = [(end, n + 1) for n in range(repeats) for end in (ends if n % 2 == 0 else ends[::-1])]
             found = [(end, self.read_value(end, metric, number)) for end, number in turns]
@@ -184,10 +177,18 @@ class _Search:
             compared = self.read(accuracy) if is_accuracy else self.read(speed).get(metric)
             if compared is None:
                 raise ComparisonError(f"The ends have no {name_metric(metric)} in common. hint: pass another --metric.")
-            sensor = describe_ends(compared, values, metric)
-            if sensor.verdict != "inconclusive":
+            is_same, error = compared.name_change() == "same", math.nan
+            differs = not is_same and compared.p_value is not None and compared.p_value <= LEVEL
+            words = f"{name_metric(metric)} changes by {show(compared.difference)}"
+            if compared.low is not None and compared.high is not None:
+                error = (compared.high - compared.low) / 2 / Z
+                words += f" (95% CI {show_range(show(compared.low), show(compared.high))}); one of "
+                words += f"{show(DETECTED * error)} would be found with 80% power"
+            if differs or is_same:
                 break
-        return sensor
+        spread, degrees = (error * math.sqrt(repeats / 2), compared.counts[0] - 1.0) if is_accuracy else SPEED
+        verdict: Verdict = "fail" if differs else "pass" if is_same else "inconclusive"
+        return Sensor(metric, values, spread, degrees, verdict, f"{words}.")
 
     def compare_readings(self) -> Sensor:
         """Let the engine of the bad end read the answers of the good one."""
@@ -242,34 +243,19 @@ class _Search:
         return self.conclude(sensor, "fail" if len(best) == 1 else "inconclusive", headline, table, likely)
 
     def conclude(
-        self, sensor: Sensor, verdict: Verdict, headline: str, candidates: Sequence[Row] = (), cause: str = ""
+        self, sensor: Sensor, verdict: Verdict, headline: str, candidates: Sequence[Row] = (), likely: str = ""
     ) -> BisectionResult:
         """Store the verdict on the bad end against the good one, and return the result."""
         plan, metric, means = self.plan, sensor.metric, [sum(end) / len(end) for end in sensor.ends]
         good, bad = plan.ends
         if plan.method:
-            headline += f" The method was kept as in the good spec: {'; '.join(plan.method)}."
+            headline += f" The method was kept as in the good spec: {', '.join(plan.method)}."
         run_id = self.read_answers(bad)[0] if metric == KL else self.evaluate(bad, metric)[0]
         [baseline] = self.evaluate(good, ACCURACY if metric == KL else metric)
         asked = {"metric": metric, "confidence": plan.confidence, "names": plan.names}
         unit = {KL: "nats/token", ACCURACY: "share"}.get(metric, "ln")
-        check = Check("bisection", verdict, headline, means[1], means[0], unit=unit)
+        check = Check("bisection", verdict, headline, means[1], means[0], None, unit)
         report = GateReport(run_id, baseline, [check], {"bisection": asked})
-        store = partial(save_verdicts, data_dir=self.front.settings.data_dir, report=report)
-        self.read(partial(store, flow_run_id=self.front.flow_run_id))
-        found = cause if verdict == "fail" else None
-        return BisectionResult(self.campaign.campaign_id, headline, metric, found, [*candidates])
-
-
-def describe_ends(found: Comparison, ends: Sequence[Sequence[float]], metric: str) -> Sensor:
-    """Judge the comparison of both ends: whether they differ by more than chance, and not within the limit."""
-    change, show = found.name_change(), show_points if metric == ACCURACY else show_change
-    differs = found.p_value is not None and found.p_value <= LEVEL and change != "same"
-    words, error = f"{name_metric(metric)} changes by {show(found.difference)}", math.nan
-    if found.low is not None and found.high is not None:
-        error, interval = (found.high - found.low) / 2 / Z, show_range(show(found.low), show(found.high))
-        words += f" (95% CI {interval}); one of {show(DETECTED * error)} would be found with 80% power"
-    known = (error * math.sqrt(len(ends[0]) / 2), found.counts[0] - 1.0) if metric == ACCURACY else SPEED
-    return Sensor(
-        metric, ends, *known, "fail" if differs else "pass" if change == "same" else "inconclusive", words + "."
-    )
+        self.read(partial(save_verdicts, data_dir=self.front.settings.data_dir, report=report))
+        cause = likely if verdict == "fail" else None
+        return BisectionResult(self.campaign.campaign_id, headline, metric, cause, [*candidates])

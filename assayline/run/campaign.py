@@ -129,7 +129,7 @@ def do_campaign(campaign: Campaign, front: FrontEnd, engines: EnginePool) -> dic
             run_id=new_run_id(cell.spec.name, RunClock.start()),
             begun=tuple(run.run_id for run in begun),
             is_measured=cell.is_measured,
-            has_page=campaign.kind == "benchmark",
+            has_page=campaign.kind in ("benchmark", "bisection"),
         )
         before = campaign.runs.get(cell.key, [])
 

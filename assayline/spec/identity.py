@@ -18,7 +18,8 @@ def list_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[st
 
     A list of plain values counts as one field.
     """
-    lines = [describe_change(*change) for change in walk_changes("", before, after)]
+    pairs = walk_changes("", before, after)
+    lines = [f"{field}: {_show(old)} → {_show(new)}" for field, old, new in pairs]
     more = len(lines) - MOST_CHANGES
     return lines if more <= 0 else [*lines[:MOST_CHANGES], f"and {more} more"]
 
@@ -55,11 +56,6 @@ def walk_changes(prefix: str, before: Any, after: Any) -> Iterator[tuple[str, An
 def _has_parts(value: Any) -> bool:
     """Return True for a list of mappings, which is compared item by item."""
     return isinstance(value, list) and any(isinstance(item, Mapping) for item in value)
-
-
-def describe_change(field: str, old: Any, new: Any) -> str:
-    """Return a line such as `sampling.top_k: unset → 5`."""
-    return f"{field}: {_show(old)} → {_show(new)}"
 
 
 def _show(value: Any) -> str:

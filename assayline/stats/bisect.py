@@ -15,41 +15,36 @@ from typing import Any, NamedTuple
 import numpy as np
 
 Array = Any
-CONFIDENCE = 0.95
-MOST_PLACES, MOST_FIELDS, MOST_SUBSETS = 256, 40, 1024
+CONFIDENCE, MOST_PLACES, MOST_FIELDS, MOST_SUBSETS = 0.95, 256, 40, 1024
 GOOD, BAD, MIDDLE, MIRRORED = range(4)
 BASIS = np.array([[1, 0, 0], [0, 1, 0], [0.5, 0.5, 1], [0.5, 0.5, -1]])
 """The four levels by the good one, the bad one, and the distance of a middle one from their mean."""
 SINGLE_PLACE, SINGLE_FIELD = 0.8, 0.4
 """Prior probability that one place, or one field, did it alone."""
-NOTABLE = 0.2
-"""A second change of this share of the difference between good and bad is worth naming."""
-LEAST_UNCERTAIN = 1e-3
-"""Smallest chance of either level that makes a candidate worth a measurement."""
+NOTABLE, LEAST_UNCERTAIN = 0.2, 1e-3
+"""Share of the difference that makes a second change, and chance of either level that makes a candidate, worth it."""
 
 
 class Hypotheses(NamedTuple):
-    """Possible causes, and the levels of the candidates that follow from each."""
+    """Possible causes (`one`, `together` or `each`, with places or fields), and hypotheses that end in one of them.
+
+    A hypothesis has two indices of causes, if a middle level is nearer to the bad one, and if to the good one; the
+    level of each candidate; and the logarithm of its prior.
+    """
 
     names: list[tuple[str, tuple[int, ...]]]
-    """Causes: `one`, `together` or `each`, with places or fields."""
     cause: Array
-    """Hypotheses × 2: index of the cause if a middle level is nearer to the bad one, and if to the good one."""
     level: Array
-    """Hypotheses × candidates."""
     prior: Array
-    """Logarithms."""
 
 
 class Posterior(NamedTuple):
-    """Probabilities after measurements."""
+    """Probabilities after measurements: that a cause did it, or the larger part of it; that the level of a candidate is
+    nearer to the bad one; and of another change of at least NOTABLE among candidates that were measured."""
 
     causes: Array
-    """Each cause's, that it did it or the larger part of it."""
     is_bad: Array
-    """Each candidate's, that its level is nearer to the bad one."""
     more: float
-    """Probability of another change of at least NOTABLE, among candidates that were measured."""
 
 
 def list_places(places: int) -> Hypotheses:

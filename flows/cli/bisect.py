@@ -1,20 +1,13 @@
-"""bisect: find which candidate of a list, or which field of two specs, changed the answers or the speed.
-
-assayline bisect GOOD BAD | SPEC --over FIELD=FILE
-"""
+"""The command line of `bisect`: a dry run, the table of candidates, and the exit code."""
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from assayline.errors import SpecError
 from assayline.flows.cli.options import make_parser
 from assayline.flows.cli.words import parse_words, plain_console, print_table, print_text
 
-if TYPE_CHECKING:
-    from assayline.settings import Settings
-
-UNDECIDED_EXIT_CODE = 4
 EPILOG = """GOOD BAD: which of the fields in which two specs differ did it? Fields of the method (prompts, chat,
 scorers, reasoning, tokenizer) are named and kept as in GOOD. SPEC --over FIELD=FILE: since which value of an ordered
 list, one a line, the good one first? Override any field of both: --prompts.limit 200 (docs/guides/bisecting.md).
@@ -42,9 +35,19 @@ def run(arguments: list[str]) -> int:
 
     settings = load_settings()
     check_data_folder(settings.data_dir)
-    asked = read_ask(known, rest)
+    asked, console = read_ask(known, rest), plain_console()
     if known.dry_run:
-        print_plan(asked, settings)
+        from assayline.benchmark.bisection import plan_bisection
+        from assayline.flows.cli.dry_run import check_runs
+
+        settings.pass_on_token()
+        plan = plan_bisection(**asked)
+        lines = [f"One of {len(plan.names)}, by {' or '.join(plan.sensors)} in at most {plan.max_runs} runs:"]
+        lines += [f"  {name}" for name in plan.names]
+        lines += [f"Kept as in the good spec, as it is the method: {line}" for line in plan.method]
+        lines += check_runs([(cell.label, cell.spec) for cell in plan.make_ends({})], settings, False)
+        for line in [*lines, "Dry run: nothing was run or stored."]:
+            print_text(line, console)
         return 0
     from assayline.api import operations
     from assayline.flows.cli.terminal import open_terminal
@@ -57,9 +60,9 @@ def run(arguments: list[str]) -> int:
     columns = [Column(name.replace("_", " "), name, show) for name, show in shows.items()]
     columns.append(Column("skipped because", "skipped"))
     if result.candidates:
-        print_table(tabulate("Candidates", columns, result.candidates), plain_console())
-    print_text(result.headline, plain_console())
-    return 0 if result.cause else UNDECIDED_EXIT_CODE
+        print_table(tabulate("Candidates", columns, result.candidates), console)
+    print_text(result.headline, console)
+    return 0 if result.cause else 4
 
 
 def read_ask(known: argparse.Namespace, rest: list[str]) -> dict[str, Any]:
@@ -78,21 +81,3 @@ def read_ask(known: argparse.Namespace, rest: list[str]) -> dict[str, Any]:
     good, bad_spec = (path and load_spec(path, fields) for path in (known.good, bad))
     options = {"metric": known.metric, "confidence": known.confidence, "max_runs": known.max_runs}
     return {"good": good, "bad": bad_spec, "over": over, **options}
-
-
-def print_plan(asked: dict[str, Any], settings: "Settings") -> None:
-    """Print what would be bisected, and candidates that cannot run."""
-    from assayline.benchmark.bisection import plan_bisection
-    from assayline.flows.cli.dry_run import check_runs
-
-    console, plan = plain_console(), plan_bisection(**asked)
-    settings.pass_on_token()
-    ends = plan.make_ends({})
-    print_text(f"One of {len(plan.names)}, by {' or '.join(plan.sensors)} in at most {plan.max_runs} runs:", console)
-    for line in plan.names:
-        print_text(f"  {line}", console)
-    for line in plan.method:
-        print_text(f"Kept as in the good spec, as it changes the method: {line}", console)
-    for note in check_runs([(cell.label, cell.spec) for cell in ends], settings, False):
-        print_text(note, console)
-    print_text("Dry run: nothing was run or stored.", console)

@@ -79,7 +79,7 @@ def test_bisect_names_the_field_of_two_specs_and_the_method_that_it_keeps(modest
     changes |= {"engine.args.max_num_seqs": 3, "prompts.limit": 20}
     result = bisect(trial(good), override_spec(trial(good), changes), settings=own_settings)
     assert result.cause == "model"
-    assert "kept as in the good spec: prompts.limit: null → 20" in result.headline
+    assert "kept as in the good spec: prompts.limit." in result.headline
     assert sum(row["runs"] for row in result.candidates) <= 9
 
 
@@ -117,7 +117,7 @@ def test_bisect_command_prints_a_plan_and_a_table_and_ends_with_its_code(
         ({}, "pass two specs"),
         ({"over": {"model": ["a"]}}, "needs 2 to 256 values"),
         ({"over": {"model": ["a", "a"]}}, "all different"),
-        ({"bad": {"prompts.limit": 3}}, "only the method differs: prompts.limit: null → 3"),
+        ({"bad": {"prompts.limit": 3}}, "only the method differs: prompts.limit."),
         ({"bad": {"name": "other"}}, "differ in 0 fields"),
         ({"bad": {"sampling.top_p": 0.5}, "metric": "acuracy"}, "did you mean 'accuracy'"),
         ({"bad": {"sampling.top_p": 0.5}, "confidence": 2}, "between 0.5 and 1"),
