@@ -29,8 +29,9 @@ from assayline.stats.pairs import Z
 from assayline.stats.repeats import ASSUMED_SPREAD
 from assayline.stats.rereads import Distance, judge_reading, read_answers
 from assayline.stats.worse import LEVEL, Verdict
-from assayline.store.database import Connection, Row, read_rows
+from assayline.store.database import Connection, Row
 from assayline.store.manifest import AUTO, NEVER
+from assayline.store.measure import read_reading
 from assayline.store.thread import DatabaseThread
 from assayline.words import count, name_metric, show_change, show_points, show_range, show_share
 
@@ -144,7 +145,7 @@ class _Search:
             self.reads += self.measure(task, good, make)
         make = partial(plan_reading, self.reference, spec, self.reads, PROMPTS, is_reference=False)
         [run_id] = self.measure(READINGS[0], name, make)
-        rows = self.read(lambda connection: read_rows(connection, "from reread_answer(?)", run_id))
+        rows = self.read(partial(read_reading, run_id=run_id))
         if (found := read_answers(rows)) is None:
             raise ComparisonError(f"Run {run_id} has no answer that both engines have read. hint: look at its errors.")
         return run_id, rows, found

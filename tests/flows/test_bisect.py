@@ -83,11 +83,15 @@ def test_bisect_names_the_field_of_two_specs_and_the_method_that_it_keeps(modest
     assert sum(row["runs"] for row in result.candidates) <= 9
 
 
-def test_bisect_ends_with_what_would_be_found_if_the_ends_do_not_differ(modest_model, own_settings):
+@pytest.mark.parametrize(
+    ("metric", "verdict", "words"),
+    [("accuracy", "inconclusive", "would be found with 80% power"), ("kl", "pass", "do not differ beyond the limit")],
+)
+def test_bisect_ends_without_a_cause_if_the_ends_do_not_differ(metric, verdict, words, modest_model, own_settings):
     spec = trial(modest_model)
-    result = bisect(spec, override_spec(spec, {"sampling.top_p": 0.5}), metric="accuracy", settings=own_settings)
-    assert result.cause is None and "would be found with 80% power" in result.headline, result.headline
-    assert [row["verdict"] for row in ask(own_settings, "from verdict")] == ["inconclusive"]
+    result = bisect(spec, override_spec(spec, {"sampling.top_p": 0.5}), metric=metric, settings=own_settings)
+    assert result.cause is None and words in result.headline, result.headline
+    assert [row["verdict"] for row in ask(own_settings, "from verdict")] == [verdict]
 
 
 def test_bisect_command_prints_a_plan_and_a_table_and_ends_with_its_code(
