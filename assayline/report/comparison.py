@@ -1,6 +1,6 @@
 """The page of a benchmark without loads: which configuration to run, by quality, cost and speed over repeats.
 
-Of a single configuration, it shows the noise: how much equal runs differ.
+With a single configuration, it shows the noise: how much equal runs differ.
 """
 
 import re

@@ -151,7 +151,7 @@ class Sample:
 
 Block = Paragraph | Table | Chart | Quote | Sample
 Part = Block | str | None | Iterable["Part"]
-"""What a section is made of: a block, a paragraph's text, or several; None and what is empty is left out."""
+"""The content of a section: a block, a paragraph's text, or several; None and empty ones are left out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ class RunRows:
     summary: Row
     accuracy: list[Row]
     facts: set[str]
-    """What it has any of, as `list_facts` names it."""
+    """Names of the data that it has, by `list_facts`."""
     engines: list[Row]
     events: list[Row]
     """Engine events, without the openings and closings of every run."""
