@@ -101,8 +101,7 @@ def plan_bisection(
     most = RUNS_PER_STEP * (2 + (len(plan.names) - 1).bit_length()) if max_runs is None else max_runs
     if most < 2 or not 0.5 < confidence < 1:
         raise SpecError("Expected --max-runs of at least 2, one of each end, and --confidence between 0.5 and 1.")
-    sensors = [metric] if metric else plan.sensors
-    return replace(plan, max_runs=most, confidence=confidence, sensors=sensors)
+    return replace(plan, max_runs=most, confidence=confidence, sensors=[metric] if metric else plan.sensors)
 
 
 def _compare_specs(good: EvalSpec, bad: EvalSpec) -> Bisection:
