@@ -70,6 +70,7 @@ class Rendered:
     """The chat as it is, where a server renders it; then there is neither text nor token ids."""
 
 
+LIBRARIES = ("transformers", "tokenizers")
 _modules: dict[str, ModuleType] = {}
 """Modules of transformers that were imported without torch."""
 _hiding = threading.Lock()
@@ -156,7 +157,7 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
         if tokenizer.chat_template is None:
             tokenizer.chat_template = _read_processor_template(folder)
     except Exception as error:  # a damaged tokenizer.json raises bare Exception
-        if isinstance(error, ModuleNotFoundError) and error.name in ("transformers", "tokenizers"):
+        if isinstance(error, ModuleNotFoundError) and error.name and error.name.split(".")[0] in LIBRARIES:
             raise ModelError(f"Prompts are tokenized by {error.name}, which is not installed. hint: {CLIENT}") from None
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(

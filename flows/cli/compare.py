@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING
 
 from assayline.flows.cli.options import make_parser
 from assayline.flows.cli.words import complete_run_id, plain_console, print_table, print_text
-from assayline.report.document import Column
-from assayline.report.measures import CHANGES
-from assayline.words import name_metric
 
 if TYPE_CHECKING:
     from assayline.settings import Settings
@@ -32,11 +29,6 @@ PARSER.add_argument(
     help="let the engine of RUN_ID read 30 answers of BASELINE, and compare probabilities",
 )
 FLIPS = (("prompt", "prompt"), ("target", "target"), ("run", "candidate_answer"), ("baseline", "baseline_answer"))
-STATED = (
-    Column("metric", lambda row: name_metric(row["metric"]) + (f" ({row['detail']})" if row["detail"] else "")),
-    Column("statistic", "statistic"),
-    *CHANGES[1:],
-)
 
 
 def run(arguments: list[str]) -> int:
@@ -46,11 +38,12 @@ def run(arguments: list[str]) -> int:
     from assayline.api import compare
     from assayline.comparison.gate import judge_speed
     from assayline.comparison.totals import LIMIT, compare_stated, is_stated
-    from assayline.report.document import tabulate
+    from assayline.report.document import Column, tabulate
     from assayline.report.make import open_database
+    from assayline.report.measures import CHANGES
     from assayline.report.run.comparison import SPEEDS, introduce, say_conditions, say_verdict, tabulate_scores
     from assayline.settings import load_settings
-    from assayline.words import show_value
+    from assayline.words import name_metric, show_value
 
     settings = load_settings()
     run_id, baseline = (complete_run_id(given, settings) for given in (known.run_id, known.baseline))
@@ -71,7 +64,9 @@ def run(arguments: list[str]) -> int:
     if is_stated(found.run["spec_json"], found.baseline["spec_json"]):
         sides = {"candidate": run_id, "baseline": found.baseline["run_id"]}
         values, tested, conclusion = open_database(settings).query(partial(compare_stated, **sides))
-        print_table(tabulate("Stated values", STATED, values), console)
+        name = Column("metric", lambda row: name_metric(row["metric"]) + f" ({row['detail']})" * bool(row["detail"]))
+        stated = (name, Column("statistic", "statistic"), *CHANGES[1:])
+        print_table(tabulate("Stated values", stated, values), console)
         for metric, one in tested.items():
             print_text(judge_speed(metric, LIMIT, one).words, console)
         print_text(conclusion, console)

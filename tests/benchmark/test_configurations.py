@@ -23,7 +23,7 @@ from assayline.benchmark.configurations import BenchmarkAsk, load_tasks, parse_s
 from assayline.benchmark.frontier import name_configs
 from assayline.errors import SpecError, StoreError
 from assayline.run.begin import begin_evaluation
-from assayline.run.campaign import _do_campaign
+from assayline.run.campaign import do_campaign
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import SpecFile
@@ -164,7 +164,7 @@ def test_configurations_share_an_engine_within_a_round(spec, settings):
         return SimpleNamespace(run_id=purpose.run_id)
 
     front: Any = SimpleNamespace(settings=settings, log=logging.getLogger(), complete=complete)
-    assert _do_campaign(plan, front, cast("Any", engines)) == {}
+    assert do_campaign(plan, front, cast("Any", engines)) == {}
     assert happened == ["1", "2", "3", "new engine", "3", "2", "1"]
     assert [len(run_ids) for run_ids in plan.runs.values()] == [2, 2, 2]
 

@@ -65,7 +65,10 @@ def test_usage_names_the_console_command_however_it_was_called():
     ("words", "sentence"),
     [
         (["evalaute", "spec.yaml"], "unknown command 'evalaute': did you mean 'evaluate'?"),
-        (["dance"], "unknown command 'dance': known: baseline, benchmark, compare, db export, db rebuild, delete"),
+        (
+            ["dance"],
+            "unknown command 'dance': known: baseline, benchmark, bisect, compare, db export, db rebuild, delete",
+        ),
         (["list", "rnus"], "unknown command 'list rnus': did you mean 'list runs'?"),
     ],
 )

@@ -204,7 +204,7 @@ def test_suite_measures_the_baseline_again_in_turn_with_the_candidate(path, data
     ended = flow_kit.run_here("suite", str(file))
     assert "NO-GO: beyond the limit: wrong" in ended.out, ended.err
     runs = flow_kit.query(
-        data_dir, "select run_id, config_id, benchmark_id from runs where purpose = 'suite' order by 1"
+        data_dir, "select run_id, config_id, benchmark_id from runs where purpose = 'suite' order by started_at"
     )
     old, new = dict.fromkeys(config for _, config, _ in runs)
     assert [config for _, config, _ in runs] == [old, new, new, old]

@@ -2,7 +2,8 @@
 
 from row_kit import as_rows
 
-from assayline.report.run.rows import read_report
+from assayline.report.run.engines import _ERRORS, ERROR_KINDS
+from assayline.store.database import read_rows
 
 
 def test_errors_are_counted_by_kind_and_worker(store):
@@ -19,7 +20,7 @@ def test_errors_are_counted_by_kind_and_worker(store):
         {"worker": "prepare", "error_kind": "template", "error_message": "no role"},
         {"worker": "a"},
     )
-    assert read_report(store.connection, "run").errors == as_rows(
+    assert read_rows(store.connection, _ERRORS, "run", ERROR_KINDS) == as_rows(
         "error_kind worker error_requests error_share example_message first_at_s last_at_s",
         ("engine_died", "a", 2, 0.4, "first", 3.0, 5.0),
         ("engine_died", "b", 1, 0.2, "other", 4.0, 4.0),
@@ -31,7 +32,7 @@ def test_the_share_is_of_all_requests_missing_ones_too(store):
     store.given("runs", {})
     store.given("requests", {"request_id": "a"}, {"request_id": "b"}, {"request_id": "c"}, {"request_id": "d"})
     store.given("completions", {"request_id": "a", "error_kind": "any"})
-    (row,) = read_report(store.connection, "run").errors
+    (row,) = read_rows(store.connection, _ERRORS, "run", ERROR_KINDS)
     assert (row["error_requests"], row["error_share"], row["example_message"]) == (1, 0.25, None)
 
 

@@ -191,6 +191,11 @@ def test_rate_intervals_are_batch_means_of_windows_of_sending(store, arrival, re
             for at, end, n in zip(*map(list, (sent, ended, tokens)), strict=True)
         )
     )
+    seats, moments = 8, sorted([*((at, 1) for at in sent), *((end, -1) for end in ended)])
+    full = next(
+        at for (at, _), taken in zip(moments, np.cumsum([one for _, one in moments]), strict=True) if taken >= seats
+    )
+    begin = full if arrival == "concurrency" else sent[0]
     found = {row["metric"]: row for row in store.rows("metric_values", "metric", "value", "low", "high", "statistic")}
     for metric, counted, amounts in (
         ("requests_per_s", True, np.ones(requests)),
@@ -198,11 +203,11 @@ def test_rate_intervals_are_batch_means_of_windows_of_sending(store, arrival, re
         ("good_output_tokens_per_s", ended - sent <= 1, tokens),
     ):
         row = found[metric]
-        is_counted = (ended <= sent[-1]) & counted
+        is_counted = (begin <= ended) & (ended <= sent[-1]) & counted
         if is_counted.sum() < least:
             assert (row["low"], row["high"]) == (None, None)
             continue
-        sums, _ = np.histogram(ended[is_counted], 20, (sent[0], sent[-1]), weights=amounts[is_counted])
+        sums, _ = np.histogram(ended[is_counted], 20, (begin, sent[-1]), weights=amounts[is_counted])
         around = sums / sums.mean() - 1
         r = max(0, around[1:] @ around[:-1] / (around @ around) + 1 / 20 + 20**-0.5)
         half = t.ppf(0.975, 19) * np.sqrt(around.var(ddof=1) / 20 * (1 + r) / (1 - r))
