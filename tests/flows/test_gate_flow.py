@@ -377,7 +377,7 @@ def test_gate_remeasures_both_interleaved_in_one_session(runs, data_dir, monkeyp
     limits = ["--max_accuracy_drop", "1", "--max_slowdown", "{output_tokens_per_s: 0.9}"]
     said = flow_kit.run_here("gate", runs.bad, "--remeasure", *limits).out
     assert "there are 2 of the run and 2 of the baseline" in said
-    query = "select config_id, benchmark_id from runs where benchmark_id is not null order by run_id"
+    query = "select config_id, benchmark_id from runs where benchmark_id is not null order by started_at"
     sides, sessions = zip(*flow_kit.query(data_dir, query), strict=True)
     old, new = dict.fromkeys(sides)
     assert list(sides) == [old, new, new, old] and len(set(sessions)) == 1
