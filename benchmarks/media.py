@@ -29,8 +29,9 @@ from assayline.engines.messages import Open
 from assayline.engines.process import HostSetup, engine_environment
 from assayline.media.references import MediaStore
 from assayline.records import Request, TelemetrySample
-from assayline.requests.chat import ChatRenderer, load_tokenizer
+from assayline.requests.chat import ChatRenderer
 from assayline.requests.model_config import find_placeholders
+from assayline.requests.tokenizer import load_tokenizer
 from assayline.settings import Settings
 from assayline.spec.engine import EngineSpec
 from assayline.spec.prompts import ChatSpec

@@ -29,7 +29,8 @@ from assayline.errors import Death, Witness
 from assayline.load.progress import LoadEnd, LoadProgress
 from assayline.records import Completion, Request, TelemetrySample
 from assayline.requests.build import PreparedPrompt
-from assayline.requests.chat import ChatRenderer, load_tokenizer
+from assayline.requests.chat import ChatRenderer
+from assayline.requests.tokenizer import load_tokenizer
 from assayline.settings import Settings
 from assayline.spec.engine import EngineSpec, OutputSpec
 from assayline.spec.evaluation import EvalSpec

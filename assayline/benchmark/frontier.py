@@ -14,7 +14,8 @@ from dataclasses import replace
 from statistics import NormalDist
 
 from assayline.benchmark.campaign import Campaign
-from assayline.comparison.queries import compare_accuracy, read_noise, store_comparisons
+from assayline.comparison.benchmarks import read_noise
+from assayline.comparison.queries import compare_accuracy, store_comparisons
 from assayline.spec.criteria import GateSpec
 from assayline.stats.families import adjust_family
 from assayline.stats.pairs import POWER, Z, average_scores, bound_ratio

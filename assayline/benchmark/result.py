@@ -4,13 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from assayline.comparison.queries import (
-    compare_accuracy,
-    compare_speed,
-    list_repeats,
-    read_benchmark,
-    store_comparisons,
-)
+from assayline.comparison.benchmarks import list_repeats, read_benchmark
+from assayline.comparison.queries import compare_accuracy, compare_speed, store_comparisons
 from assayline.spec.criteria import GateSpec
 from assayline.stats.worse import Comparison
 from assayline.store.database import Connection

@@ -23,7 +23,7 @@ from assayline.model import identify_model
 from assayline.prompts.sources.batch import CHAT_URL, COMPLETIONS_URL
 from assayline.records import NOT_SENT
 from assayline.requests.build import WORKER
-from assayline.requests.chat import load_tokenizer
+from assayline.requests.tokenizer import load_tokenizer
 from assayline.store.database import Connection, Row
 
 BAD_REQUESTS = frozenset({"rejected_by_engine", "sampling_error", "media_error"})

@@ -11,7 +11,7 @@ from functools import partial
 from assayline.benchmark.frontier import count_prompts_to_decide
 from assayline.benchmark.result import SHOWN, Measured
 from assayline.benchmark.suite import shorten_model
-from assayline.comparison.queries import read_noise as read_noise_rows
+from assayline.comparison.benchmarks import read_noise as read_noise_rows
 from assayline.report.charts import choose_unit, draw_curve, draw_frontier, draw_points
 from assayline.report.compared import tabulate_comparisons
 from assayline.report.document import Chart, Column, Figure, Part, Section, make_section, tabulate

@@ -32,8 +32,9 @@ from assayline.prompts import load_prompts
 from assayline.prompts.sources.answers import AnswerRow
 from assayline.records import Completion, Prompt, Request
 from assayline.requests.build import PreparedPrompt, build_requests
-from assayline.requests.chat import ChatRenderer, Renderer, ServedChat, load_tokenizer
+from assayline.requests.chat import ChatRenderer, Renderer, ServedChat
 from assayline.requests.model_config import find_placeholders, max_model_len_of
+from assayline.requests.tokenizer import load_tokenizer
 from assayline.run.dispatcher import Dispatcher
 from assayline.run.order import can_order, expected_tokens, measure_request, name_shard, order_rows, read_lengths
 from assayline.run.tokens import build_readings

@@ -14,7 +14,7 @@ from assayline.comparison.reread import judge_reread
 from assayline.engines.pool import EnginePool
 from assayline.errors import ComparisonError, SpecError
 from assayline.model import identify_spec_model
-from assayline.requests.chat import load_tokenizer
+from assayline.requests.tokenizer import load_tokenizer
 from assayline.run.begin import plan_evaluation
 from assayline.run.driver import FrontEnd
 from assayline.run.judging import find_judge_run

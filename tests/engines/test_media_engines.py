@@ -31,7 +31,7 @@ from assayline.media.load import refer_synthetic
 from assayline.media.references import MediaStore
 from assayline.model import identify_model
 from assayline.records import Completion, Media, Request
-from assayline.requests.chat import load_tokenizer
+from assayline.requests.tokenizer import load_tokenizer
 from assayline.run.prepare import Preparation
 from assayline.spec.engine import ServerSpec
 from assayline.spec.file import load_spec

@@ -13,8 +13,9 @@ from run_kit import plain_request
 
 from assayline.engines.client import OfflineEngine
 from assayline.media.references import MediaStore
-from assayline.requests.chat import ChatRenderer, load_tokenizer
+from assayline.requests.chat import ChatRenderer
 from assayline.requests.model_config import find_placeholders
+from assayline.requests.tokenizer import load_tokenizer
 from assayline.spec.prompts import ChatSpec, MediaSpec
 
 pytestmark = pytest.mark.vllm

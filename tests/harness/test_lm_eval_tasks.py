@@ -14,7 +14,7 @@ from assayline.errors import PromptError, SpecError
 from assayline.export.make import export_run
 from assayline.harness.build import HarnessEncoder
 from assayline.prompts import RowError
-from assayline.requests.chat import load_tokenizer
+from assayline.requests.tokenizer import load_tokenizer
 from assayline.run.begin import begin_evaluation
 from benchmarks.lm_eval_kinds import write_tasks
 

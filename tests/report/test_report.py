@@ -302,7 +302,7 @@ def test_runs_without_a_prompt_in_common_are_not_compared(sad, tmp_path):
             [dict(OK), {}],
             ["Run cancelled", "1 of 2 requests answered", "1 request has no result"],
         ),
-        ("completed", {"Errors", *UNSCORED}, [dict(OK)], ["Nothing was scored", "no engine telemetry"]),
+        ("completed", {"Errors", *UNSCORED}, [dict(OK)], ["Nothing was scored", "engine sent no telemetry"]),
         (
             "completed",
             {"Errors", *UNSCORED, *UNTIMED},

@@ -17,7 +17,8 @@ from assayline.engines.reasoning import thinks
 from assayline.errors import ModelError, SpecError
 from assayline.prompts import RowError
 from assayline.records import BatchBody
-from assayline.requests.chat import ChatRenderer, ServedChat, load_tokenizer
+from assayline.requests.chat import ChatRenderer, ServedChat
+from assayline.requests.tokenizer import load_tokenizer
 from assayline.spec.engine import ReasoningSpec
 from assayline.spec.prompts import ChatSpec
 
@@ -378,7 +379,8 @@ def test_options_that_need_a_tokenizer_are_rejected_without_one():
 COMPARE = """
 import json, sys
 from pathlib import Path
-from assayline.requests.chat import ChatRenderer, load_tokenizer
+from assayline.requests.chat import ChatRenderer
+from assayline.requests.tokenizer import load_tokenizer
 from assayline.spec.prompts import ChatSpec
 
 def read(folder):

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from assayline.comparison.queries import choose_repeats, list_repeats
+from assayline.comparison.benchmarks import list_repeats
+from assayline.comparison.queries import choose_repeats
 
 SEEDS = range(2)
 REQUESTS = 80

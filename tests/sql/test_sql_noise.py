@@ -7,7 +7,7 @@ import pytest
 from row_kit import give_run_metric
 from scipy.stats import chi2, norm
 
-from assayline.comparison import queries
+from assayline.comparison import benchmarks
 from assayline.report.run.comparison import read_flips
 from assayline.stats.noise import find_floors
 
@@ -35,7 +35,7 @@ def read_noise(store, *values, engines):
         store.connection,
         *({"run_id": run, "metric": "x", "value": float(v)} for run, v in zip(runs, values, strict=True)),
     )
-    return queries.read_noise(store.connection, "true")[0]
+    return benchmarks.read_noise(store.connection, "true")[0]
 
 
 @pytest.mark.parametrize("sizes", [(2, 2, 2, 2, 2), (2, 2, 2, 1), (1, 2, 2), (3, 2, 1, 2), (1, 1, 1, 1, 1)], ids=str)
@@ -135,10 +135,10 @@ def test_read_noise_floors_takes_the_noise_of_either_configuration_in_its_enviro
     values = {**dict(zip(noise, (9, 11, 9, 11, 9, 11), strict=True)), "candidate00": 10, "baseline00": 20}
     values["elsewhere00"] = 20
     give_run_metric(store.connection, *({"run_id": run, "metric": "x", "value": float(v)} for run, v in values.items()))
-    (row,) = queries.read_noise(store.connection, "true")
+    (row,) = benchmarks.read_noise(store.connection, "true")
     for pair in (("candidate00", "baseline00"), ("baseline00", "candidate00")):
-        assert queries.read_noise_floors(store.connection, *pair) == {"x": row["noise_floor"]} != {}
-    assert queries.read_noise_floors(store.connection, "elsewhere00", "baseline00") == {}
+        assert benchmarks.read_noise_floors(store.connection, *pair) == {"x": row["noise_floor"]} != {}
+    assert benchmarks.read_noise_floors(store.connection, "elsewhere00", "baseline00") == {}
 
 
 def test_read_flips_marks_prompts_that_flip_between_equal_runs(store):

@@ -5,15 +5,9 @@ import re
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from assayline.comparison.benchmarks import has_benchmark, read_noise_floors
 from assayline.comparison.gate import Check, GateReport
-from assayline.comparison.queries import (
-    choose_pairing,
-    compare_scores,
-    has_benchmark,
-    read_noise_floors,
-    read_overlaps,
-    say_pairing,
-)
+from assayline.comparison.queries import choose_pairing, compare_scores, read_overlaps, say_pairing
 from assayline.report.answers import Filters, list_messages, list_pairs, read_whole_answers
 from assayline.report.compared import show_difference, show_interval, tabulate_comparisons, tabulate_limits
 from assayline.report.document import Column, Sample, Section, Table, cut_quote, make_section, tabulate, warn

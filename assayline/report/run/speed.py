@@ -132,7 +132,7 @@ def describe_time(run: RunRows) -> Section | None:
                 height=HEIGHT if of_run else LOW,
             )
             charts.append(Chart(title, words.format(slices=f"in slices of {slice_s}", marked=marked), drawn))
-    unknown = "There is no engine telemetry, so batch sizes are unknown."
+    unknown = "The engine sent no telemetry, so batch sizes are unknown."
     return make_section("time", "Over time", charts, None if run.summary["engine_steps"] else unknown)
 
 
