@@ -58,7 +58,7 @@ HINTS = {
     "disk": "no space left: free some, or set TMPDIR and UV_CACHE_DIR to folders on a larger disk.",
     "certificate": "if a proxy signs the index's certificate, run `pip config set global.cert FILE`.",
     "network": "the index cannot be reached: configure a proxy or an index in pip; uv uses pip's configuration. "
-    "Without internet, see docs/guides/installation.md: `make wheels`, then `make setup WHEELS=folder` here.",
+    "Without internet, see docs/guides/wheels.md: `make wheels`, then `make setup WHEELS=folder` here.",
     "hash": "a file is not the locked one: try `.venv/bin/uv cache clean`; otherwise an index or a folder of pip's "
     "configuration (`pip config list`) has another build: leave it out, as PIP_CONFIG_FILE=/dev/null does.",
     "not_found": "a locked package is neither on pip's indexes, which must mirror PyPI, nor in WHEELS, which "

@@ -46,7 +46,8 @@ def run_words(words: list[str]) -> int:
         parser.print_help()
         return 2
     first = parser.parse_args(words[:1]).command
-    words = [*SHORT.get(first, (first,)), *words[1:]]
+    short = SHORT.get(first, (first,))
+    words = [*(short[:1] if {"-h", "--help"} & set(words) else short), *words[1:]]
     if name := find_command(words):
         return run(name, words[len(name.split()) :])
     if any(known.startswith(f"{first} ") for known in COMMANDS):

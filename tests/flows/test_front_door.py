@@ -98,6 +98,9 @@ def test_short_words_stand_for_reports_and_options_are_corrected(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     assert cli.run_words(["leaderboard"]) == cli.run_words(["history", "night"]) == 6
     assert capsys.readouterr().err.count("error: Database not found at") == 2
+    with pytest.raises(SystemExit) as ended:
+        cli.run_words(["history", "--help"])
+    assert ended.value.code == 0 and "--history NAME" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         cli.run_words(["report", "--leaderbord"])
     assert capsys.readouterr().err.endswith("unrecognized arguments: --leaderbord; did you mean '--leaderboard'?\n")
