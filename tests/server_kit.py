@@ -41,6 +41,8 @@ class Script:
     line_end: str = "\n"
     has_usage: bool = True
     logprobs: Any = None
+    prompt_logprobs: Any = None
+    """Of an answer that is not streamed."""
 
 
 @dataclass
@@ -169,6 +171,11 @@ class FakeServer:
         if script.status != 200:
             error = {"error": {"message": script.message, "code": script.status}}
             self._write_json(writer, script.status, error, script.headers)
+            return
+        if not received.body.get("stream"):
+            choice = {"index": 0, "text": "".join(script.tokens), "finish_reason": "length"}
+            choice["prompt_logprobs"] = script.prompt_logprobs
+            self._write_json(writer, 200, {"id": "1", "choices": [choice]})
             return
         head = f"HTTP/1.1 200 OK\r\nContent-Type: {script.content_type}\r\nTransfer-Encoding: chunked\r\n\r\n"
         writer.write(head.encode())

@@ -155,7 +155,7 @@ CONFLICTS: list[tuple[Feature, Feature, str]] = [
     ),
     (EXACT_LENGTH, _given(*MESSAGES), "its prompts are generated. hint: remove it, or use a file"),
     (READ, _given(*MESSAGES, "sampling"), f"stored answers are read as they are. {KEEP_ONE}"),
-    (READ, SERVED, f"it needs the log-probabilities of the prompt. hint: {USE_ENGINE}"),
+    (READ, CHAT, f"it sends token ids, which this endpoint does not take. hint: {USE_COMPLETIONS}"),
     (_source("sharegpt"), EXAMPLES, "its conversations have no target. hint: remove few_shot"),
     (_source("run", "pairs"), OWN_EXAMPLES, "its rows are read only once. hint: set prompts.few_shot.source"),
     (

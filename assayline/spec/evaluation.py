@@ -24,7 +24,7 @@ OPTION_SAMPLING: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "prompt_lo
 
 The option is part of the prompt, whose tokens' log-probabilities are returned (0: only of the prompt's own tokens). The
 one token that vLLM must generate is ignored."""
-READ_SAMPLING: dict[str, Any] = {**OPTION_SAMPLING, "prompt_logprobs": 20}
+READ_SAMPLING: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": 20}
 """Sampling parameters for reading a stored answer: the likeliest tokens at each of its places too."""
 
 
@@ -166,7 +166,7 @@ class EvalSpec(SpecPart):
         if self.asks_for_options:
             return dict(OPTION_SAMPLING)
         if self.is_reread:
-            return dict(READ_SAMPLING)
+            return {**READ_SAMPLING, **({} if self.engine.is_served else {"detokenize": False})}
         given = {name: value for name, value in self.sampling.items() if name != "n"}
         form = {"structured_outputs": self.output.structured_outputs} if self.output else {}
         return {"max_tokens": None, **given, **form}

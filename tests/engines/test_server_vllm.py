@@ -72,7 +72,8 @@ def served(kept: Kept[StreamingEngine]) -> StreamingEngine:
 
 def test_greedy_answers_are_those_of_the_engine(served, engine, asker):
     requests = [asker.ask(row["question"], max_tokens=None) for row in asker.rows[:24]]
-    check_same(served, engine, [*requests, asker.ask(logprobs=2, max_tokens=4)])
+    requests += [asker.ask(logprobs=2, max_tokens=4), asker.ask(prompt_logprobs=2, max_tokens=4)]
+    check_same(served, engine, requests)
 
 
 def test_every_token_is_stamped_by_our_clock(served, asker):
@@ -91,7 +92,7 @@ def test_a_form_of_the_output_is_kept(served, asker):
 
 
 def test_request_refused_by_the_server_is_one_error_row(served, asker):
-    requests = [asker.ask(), asker.send([5] * 400), asker.ask(temperature=-3), asker.ask(prompt_logprobs=1)]
+    requests = [asker.ask(), asker.send([5] * 400), asker.ask(temperature=-3), asker.ask(detokenize=False)]
     answers = by_id(served.generate(requests))
     kinds = [answers[request.request_id].error_kind for request in requests]
     assert kinds == [None, "rejected_by_server", "rejected_by_server", "sampling_error"]

@@ -175,8 +175,9 @@ def test_a_run_that_cannot_be_read_is_refused(modest_model, settings):
     likelihood = trial(modest_model, prompts=source, scorers=["loglikelihood"])
     with pytest.raises(SpecError, match="has no answer that an engine can read"):
         reread(complete(likelihood, settings).run_id, spec, settings=settings)
-    server = override_spec(spec, {"engine": {"backend": "server", "server": {"url": "http://127.0.0.1:9/v1"}}})
-    with pytest.raises(SpecError, match=r"prompts.source reread cannot be used with engine.backend server"):
+    served = {"backend": "server", "server": {"url": "http://127.0.0.1:9/v1", "endpoint": "chat"}}
+    server = override_spec(spec, {"engine": served})
+    with pytest.raises(SpecError, match=r"prompts.source reread cannot be used with engine.server.endpoint chat"):
         reread(complete(spec, settings).run_id, server, settings=settings)
 
 

@@ -1,6 +1,6 @@
 """A request in flight in the engine host, and its outputs so far."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -70,7 +70,8 @@ class Live:
         """Return the completion's columns for the answer."""
         request = self.message.request
         if request.option_tokens is not None:
-            return _score_option(request, self.prompt_logprobs)
+            start = len(request.prompt_token_ids) - request.option_tokens
+            return score_option(request, list(map(_plain_logprobs, self.prompt_logprobs[start:])))
         text = self.stops.text if self.stops else "".join(self.texts)
         reasoning, text = split_reasoning(text, self.reasoning) if self.reasoning else (None, text)
         return {
@@ -83,18 +84,18 @@ class Live:
         }
 
 
-def _score_option(request: Request, prompt_logprobs: list[Any]) -> dict[str, Json]:
-    """Return the log-probability of the option, the prompt's last tokens. All positions of the prompt are given.
+def score_option(request: Request, positions: Sequence[Mapping[str, float] | None]) -> dict[str, Json]:
+    """Return the log-probability of the option, the prompt's last tokens, whose positions are given.
 
-    The likeliest tokens are kept if requested: they show whether the option is greedy.
+    The likeliest tokens are kept if requested: they show whether the option is greedy. Raises ValueError or KeyError if
+    a position, or the option's token there, is missing.
     """
-    start = len(request.prompt_token_ids) - (request.option_tokens or 0)
-    positions = prompt_logprobs[start:]
-    ends = zip(request.prompt_token_ids[start:], positions, strict=True)
+    ids = request.prompt_token_ids[-(request.option_tokens or 0) :]
+    ends = zip(map(str, ids), positions, strict=True)
     wants_others = bool(request.sampling.get("prompt_logprobs"))
     return {
-        "option_logprob": sum(float(position[token].logprob) for token, position in ends),
-        "prompt_logprobs": [_plain_logprobs(position) for position in positions] if wants_others else None,
+        "option_logprob": sum(float((position or {})[token]) for token, position in ends),
+        "prompt_logprobs": positions if wants_others else None,
     }
 
 

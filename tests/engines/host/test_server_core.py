@@ -7,6 +7,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -201,8 +202,24 @@ def test_a_json_schema_is_a_response_format_for_others(plain_server):
 
 
 def test_server_core_rejects_options_that_need_an_engine(server):
-    with pytest.raises(SpecError, match="prompt_logprobs cannot be used over HTTP"):
-        open_only(make_order(server.url, sampling={"prompt_logprobs": 1}))
+    for sampling in ({"detokenize": False}, {"prompt_logprobs": 1}):
+        with pytest.raises(SpecError, match=f"{next(iter(sampling))} cannot be used over HTTP"):
+            open_only(make_order(server.url, sampling=sampling, endpoint="chat"))
+
+
+def test_a_stored_answer_is_read_in_one_piece(server):
+    """vLLM streams no log-probabilities of a prompt. Those of the answer's tokens are kept, here of the last two."""
+    places = [None, *({f"{token}": {"logprob": -token / 4, "rank": 2}, "7": {"logprob": -0.5}} for token in (2, 3))]
+    server.scripts.extend([Script(prompt_logprobs=places), Script(prompt_logprobs=places[:1]), Script()])
+    reading = replace(make_request(prompt_logprobs=20), option_tokens=2)
+    [answer] = ask(make_order(server.url, sampling=reading.sampling), reading)
+    assert answer.prompt_logprobs == [{"2": -0.5, "7": -0.5}, {"3": -0.75, "7": -0.5}]
+    assert (answer.option_logprob, answer.text, answer.error_kind) == (-1.25, None, None)
+    body = server.received[0].body
+    assert body["prompt"] == [1, 2, 3] and body["prompt_logprobs"] == 20 and "stream" not in body
+    for _ in range(2):
+        [answer] = ask(make_order(server.url), reading)
+        assert answer.error_kind == "malformed_stream" and "left out log-probabilities" in answer.error_message
 
 
 @pytest.mark.parametrize("endpoint", ["completions", "chat"])

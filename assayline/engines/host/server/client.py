@@ -29,6 +29,7 @@ from assayline.engines.host.server.stream import (
     ServedAnswer,
     ServerReportedError,
     read_error,
+    read_event,
 )
 from assayline.errors import MediaError
 from assayline.records import Json
@@ -219,12 +220,12 @@ class ServedClient:
         return json.loads(await self.call(path, body))
 
     async def stream(self, path: str, body: dict[str, Json], answer: ServedAnswer) -> None:
-        """Send a body and add the events of its answer to `answer`, to the end. Raises ServedFailure."""
+        """Send a body and add its answer to `answer`, to the end of the events if it has any. Raises ServedFailure."""
         try:
             response = await self._session.post(self.url + path, data=json.dumps(body).encode())
             try:
                 await _check_status(response)
-                await _read_events(response, answer)
+                await _read_events(response, answer, is_stream="stream" in body)
             finally:
                 response.close()
         except StatusError as error:
@@ -260,9 +261,11 @@ def allow_many_connections() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-async def _read_events(response: aiohttp.ClientResponse, answer: ServedAnswer) -> None:
+async def _read_events(response: aiohttp.ClientResponse, answer: ServedAnswer, *, is_stream: bool) -> None:
     reader = EventReader()
     try:
+        if not is_stream:
+            answer.take(read_event(await response.read()), time.monotonic())
         while chunk := await response.content.readany():
             now = time.monotonic()
             for event in reader.feed(chunk):

@@ -16,7 +16,9 @@ from typing import Any
 from assayline.adapter import NAME
 from assayline.engines.host.adapter import PROBE_SAMPLING, PROBE_TOKEN_IDS, proving
 from assayline.engines.host.core import MediaPool
+from assayline.engines.host.flight import score_option
 from assayline.engines.host.server.client import (
+    MALFORMED,
     REJECTED,
     TIMED_OUT,
     PromptLengths,
@@ -132,13 +134,14 @@ class ServerCore:
             with self._counted(call):
                 async with asyncio.timeout(self._server.timeout_s):
                     await self._ask(call, body)
+            read = self._read(call)
         except TimeoutError:
             await self._check_server(call)
             words = f"No complete answer within {self._server.timeout_s:g} s"
             return self._complete(call, error_kind=TIMED_OUT, error_message=f"{words}{call.describe()}.")
         except ServedFailure as failure:
             return self._complete(call, error_kind=failure.kind, error_message=f"{failure}{call.describe()}")
-        return self._complete(call, **self._read(call))
+        return self._complete(call, **read)
 
     async def warm_up(self, request: Request) -> str | None:
         """Answer one request outside the counters. Returns the error if it failed."""
@@ -247,7 +250,7 @@ class ServerCore:
             )
 
     def _read(self, call: "_Call") -> dict[str, Any]:
-        """Return a completion's columns for the answer and its times."""
+        """Return a completion's columns for the answer and its times. Raises ServedFailure for half a reading."""
         answer, request = call.answer, call.message.request
         order, at = self._order, self._order.clock.at_s
         text, reasoning = "".join(answer.texts), "".join(answer.reasoning).strip() or None
@@ -256,7 +259,7 @@ class ServerCore:
         elif (tags := order.find_reasoning(request)) is not None:
             reasoning, text = split_reasoning(text, tags)
         stamps, token_stamps = answer.stamps, answer.stamp_tokens()
-        return {
+        columns = {
             "first_token_at_s": at(stamps[0]) if stamps else None,
             "last_token_at_s": at(stamps[-1]) if stamps else None,
             "prompt_tokens": answer.count_usage("prompt_tokens") or len(request.prompt_token_ids) or None,
@@ -274,8 +277,16 @@ class ServerCore:
             "token_at_s": None if token_stamps is None else [at(stamp) for stamp in token_stamps],
             "logprobs": answer.logprobs or None,
             "cumulative_logprob": answer.cumulative_logprob if answer.logprobs else None,
+            "prompt_logprobs": answer.prompt_logprobs or None,
             **({"media_tokens": answer.media_tokens} if request.media else {}),
         }
+        if request.option_tokens is None:
+            return columns
+        try:
+            option = score_option(request, answer.prompt_logprobs[-request.option_tokens :])
+        except (KeyError, ValueError):
+            raise ServedFailure(MALFORMED, "The server left out log-probabilities of the prompt's tokens") from None
+        return {**columns, "text": None, "output_token_ids": None, **option}
 
     def _complete(self, call: "_Call", **values: Any) -> Completion:
         message, order = call.message, self._order

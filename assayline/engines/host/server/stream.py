@@ -32,6 +32,8 @@ EXTENSIONS = frozenset(
     }
 )  # fmt: skip
 """Parameters of vllm.SamplingParams that vLLM's server takes beyond OpenAI's."""
+UNSTREAMED = "prompt_logprobs"
+"""Parameter that vLLM's server takes as well, but not for a streamed answer."""
 
 NEUTRAL: dict[str, Json] = {
     "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0,
@@ -79,12 +81,9 @@ class RequestWriter:
 
     def write(self, request: Request) -> dict[str, Json]:
         """Return the body of one request. Raises SpecError for a parameter that the server does not take."""
-        body: dict[str, Json] = {
-            "model": self.model,
-            **self._list_parameters(request.sampling),
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
+        body: dict[str, Json] = {"model": self.model, **self._list_parameters(request.sampling)}
+        if UNSTREAMED not in body:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
         if self.has_extensions:
             body["return_token_ids"] = True
         if self.endpoint == "completions" and request.media:
@@ -110,6 +109,8 @@ class RequestWriter:
             del given["seed"]  # vLLM's way to write "no seed"
         form = {} if self.has_extensions else self._shape_output(given.pop("structured_outputs", None))
         known = OPENAI | EXTENSIONS if self.has_extensions else OPENAI
+        if self.has_extensions and self.endpoint == "completions":
+            known |= {UNSTREAMED}
         if unknown := sorted(set(given) - known):
             raise SpecError(self._refuse(unknown))
         if self.has_extensions:
@@ -199,10 +200,11 @@ class EventReader:
                 self._data.clear()
                 self.has_ended = self.has_ended or data == DONE
                 if data and not self.has_ended:
-                    yield _parse(data)
+                    yield read_event(data)
 
 
-def _parse(data: bytes) -> dict[str, Json]:
+def read_event(data: bytes) -> dict[str, Json]:
+    """Return an object of JSON. Raises MalformedStreamError."""
     try:
         try:
             event = from_json(data)  # in a third of json's time
@@ -225,6 +227,7 @@ class ServedAnswer:
         "finish_reason",
         "logprobs",
         "model",
+        "prompt_logprobs",
         "reasoning",
         "stop_reason",
         "texts",
@@ -244,6 +247,8 @@ class ServedAnswer:
         """{token id: log-probability} per token, if requested."""
         self.cumulative_logprob = 0.0
         """Sum over the chosen tokens."""
+        self.prompt_logprobs: list[dict[str, float] | None] = []
+        """{token id: log-probability} per token of the prompt, if requested; None for the first."""
         self.usage: dict[str, Json] = {}
         self.drafts: dict[str, Json] = {}
         """Columns for speculative decoding, if the server reports it for each request."""
@@ -298,6 +303,8 @@ class ServedAnswer:
                 raise ValueError("log-probabilities are finite numbers")
             self.logprobs.append(tokens)
             self.cumulative_logprob += logprob
+        for place in choice.get("prompt_logprobs") or ():
+            self.prompt_logprobs.append(place and {token: float(one["logprob"]) for token, one in place.items()})
         if finish_reason := choice.get("finish_reason"):
             given, _ = _read_parts(finish_reason)
             self.finish_reason = FINISH_REASONS.get(given.lower(), given.lower())
