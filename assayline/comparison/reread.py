@@ -41,8 +41,11 @@ def judge_reread(
     }
 
 
-_NEWEST = """
-    select readings.run_id
+NEWEST = """
+    select
+        readings.run_id,
+        readings.spec_json ->> '$.prompts.source.reads[0]' as own_run_id,
+        readings.spec_json ->> '$.prompts.source.reads[1]' as again_run_id
     from runs as readings
     join run_conditions as conditions on conditions.run_id = readings.run_id
     join runs as candidates on candidates.run_id = $1
@@ -56,7 +59,8 @@ _NEWEST = """
     order by readings.started_at desc
     limit 1
 """
-"""The newest reading of a baseline's answers by the engine of a run: its model, arguments, machine and vLLM."""
+"""The newest reading of a baseline's answers by the engine of a run: its model, arguments, machine and vLLM. Next to it
+are the readings by the baseline's engine."""
 
 
 def judge_stored_reading(
@@ -65,7 +69,7 @@ def judge_stored_reading(
     """Judge the newest reading of the baseline's answers by the engine of a run, if the gate has a limit for it."""
     if limit is None:
         return []
-    rows = read_rows(connection, _NEWEST, candidate, baseline)
+    rows = read_rows(connection, NEWEST, candidate, baseline)
     if rows:
         return [judge_reread(connection, rows[0]["run_id"], baseline, limit.max_kl, level)]
     hint = f"hint: `assayline reread {baseline} SPEC` with the run's spec, or a night, reads them"

@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from assayline.benchmark.campaign import list_campaigns
+from assayline.comparison.autopsy import read_autopsies, say_autopsy
 from assayline.errors import AssaylineError, SpecError
 from assayline.report.answers import (
     CHANGES,
@@ -259,7 +260,9 @@ class Pages:
             if theirs := paired.get("baseline_request_id"):
                 other = read_answer(connection, found["baseline"]["run_id"], theirs)
             place = {**dict.fromkeys(("place", "before", "after")), **place}
-            return {**found, "place": place, "answer": answer, "other": other}
+            sides = found["choices"].run["run_id"], found["baseline"]["run_id"] if other else ""
+            autopsy = " ".join(map(say_autopsy, read_autopsies(connection, *sides, request_id))) if other else ""
+            return {**found, "place": place, "answer": answer, "other": other, "autopsy": autopsy}
 
         found = self._reader.read(read)
         answer, other, run = found["answer"], found["other"], found["choices"].run

@@ -36,6 +36,7 @@ def run(arguments: list[str]) -> int:
     known = PARSER.parse_args(arguments)
 
     from assayline.api import compare
+    from assayline.comparison.autopsy import say_autopsies
     from assayline.comparison.gate import judge_speed
     from assayline.comparison.totals import LIMIT, compare_stated, is_stated
     from assayline.report.document import Column, tabulate
@@ -50,6 +51,7 @@ def run(arguments: list[str]) -> int:
 
     found = compare(run_id, baseline, settings=settings)
     read = _reread(run_id, found.baseline["run_id"], settings) if known.reread else None
+    found = compare(run_id, baseline, settings=settings) if read else found
     console = plain_console()
     print_text(f"Run {run_id} compared with a baseline. {introduce(found)}", console)
     if (scores := tabulate_scores(found, is_judged=False)).cells:
@@ -76,8 +78,8 @@ def run(arguments: list[str]) -> int:
         print_table(tabulate("Speed and cost", SPEEDS, measured), console)
     if words := say_conditions(*found.environments):
         print_text(words, console)
-    if read:
-        print_text(read, console)
+    for words in filter(None, (read, say_autopsies(found.autopsies))):
+        print_text(words, console)
     print_text(say_verdict(found, is_judged=False), console)
     return 0
 

@@ -5,6 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from assayline.comparison.autopsy import read_autopsies, say_autopsies, say_autopsy
+from assayline.report.document import Paragraph, Sample
+from assayline.report.run.comparison import describe_comparison, read_comparison
 from assayline.run.tokens import read_tokens
 from assayline.store.measure import read_reading
 
@@ -118,3 +121,57 @@ def test_metrics_of_a_reading(store):
     assert found["first_other_token"]["value"] == sorted(first)[len(first) // 2]
     assert found["logprob_change"]["value"] == pytest.approx(np.quantile(changes, 0.999))
     assert store.read("from metric_values where run_id = 'a' and source = '95_reread'") == []
+
+
+@pytest.mark.parametrize("is_forward", [True, False])
+def test_a_tie_is_told_from_engines_that_disagree(store, is_forward):
+    """Greedy answers of two engines, whose logits differ by noise, or by a fault in one of the answers."""
+    read, reader = ("base", "run") if is_forward else ("run", "base")
+    spec = {"prompts": {"source": {"kind": "reread", "run": read, "reads": ["a", "again"]}}, "engine": {"args": {}}}
+    for run_id in ("base", "run"):
+        store.given("runs", {"run_id": run_id, "model_id": run_id, "spec_json": '{"engine": {"args": {}}}'})
+    reading = {"purpose": "reread", "model_id": reader, "spec_json": json.dumps(spec)}
+    store.given("runs", {**reading, "run_id": "read"})
+    store.given("runs", {"run_id": "a"}, {"run_id": "again"})
+    expected = {}
+    for name, fault in (("tie", 0.0), ("fault", 1.5), ("sampled", 0.0), ("same", 0.0)):
+        generator = np.random.default_rng(1)
+        logits = generator.normal(0, 4, (TOKENS, VOCABULARY))
+        logits[7, [3, 4]] = logits[7].max() + 3 + np.array([0.001, 0.0])
+        near, other = (logits + generator.normal(0, 0.02, logits.shape) for _ in range(2))
+        own = logits + 0.0
+        other[7, [3, 4]] = logits[7, [3, 4]] + [0.0, 0.01]
+        other += fault * generator.normal(0, 1, logits.shape) * (np.arange(TOKENS) < 7)[:, None]
+        ids = own.argmax(axis=1)
+        others = ids.copy() if name == "same" else np.where(np.arange(TOKENS) < 7, ids, other.argmax(axis=1))
+        for run_id, answer in ((read, ids), (reader, others)):
+            heat = 1 if name == "sampled" else 0
+            row = {"run_id": run_id, "request_id": name, "prompt_token_ids": [1, 2]}
+            store.given("requests", row | {"prompt_id": name, "sampling_json": json.dumps({"temperature": heat})})
+            store.given("completions", {"run_id": run_id, "request_id": name, "output_token_ids": answer.tolist()})
+        for run_id, one in (("a", own), ("again", near), ("read", other)):
+            give_reading(store, run_id, log_softmax(one), ids, name)
+        expected[name] = log_softmax(own), log_softmax(other), ids
+    store.measure()
+    found = {row["request_id"]: row for row in read_autopsies(store.connection, "run", "base")}
+    assert {name: row["is_tie"] for name, row in found.items()} == {"tie": True, "fault": False}
+    for name, row in found.items():
+        own, other, ids = expected[name]
+        sides = ("baseline", "candidate") if is_forward else ("candidate", "baseline")
+        shares = [row[f"{engine}_p_{token}"] for engine in sides for token in sides]
+        assert row["place"] == 8
+        assert shares == pytest.approx(np.exp([own[7, 3], own[7, 4], other[7, 3], other[7, 4]]), abs=1e-3)
+        change = np.mean([own[n, ids[n]] - other[n, ids[n]] for n in range(7)])
+        assert row["nll_change"] == pytest.approx(change if is_forward else -change, abs=1e-6)
+        assert "part at token 8: " in say_autopsy(row)
+    summary = "Of 2 read answers that part, 1 is a tie broken differently; before 1, the engines disagreed."
+    assert say_autopsies(list(found.values())) == summary
+    for run_id, value in (("base", 1.0), ("run", 0.0)):
+        store.given("prompts", *({"run_id": run_id, "prompt_id": name} for name in expected))
+        store.given("scorers", {"run_id": run_id})
+        store.given("scores", *({"run_id": run_id, "prompt_id": name, "value": value} for name in expected))
+    store.measure()
+    section = describe_comparison(read_comparison(store.connection, "run", "base"))
+    assert Paragraph(summary) in section.blocks
+    said = [fact for block in section.blocks if isinstance(block, Sample) for _, fact in block.facts]
+    assert {one for one in said if "part" in one} == {say_autopsy(row) for row in found.values()}

@@ -2,9 +2,11 @@
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from assayline.comparison.autopsy import read_autopsies, say_autopsies, say_autopsy
 from assayline.comparison.benchmarks import has_benchmark, read_noise_floors
 from assayline.comparison.gate import Check, GateReport
 from assayline.comparison.queries import choose_pairing, compare_scores, read_overlaps, say_pairing
@@ -73,6 +75,8 @@ class ComparisonRows:
     metrics: list[Row]
     worse: list[Row]
     better: list[Row]
+    autopsies: list[Row]
+    """Answers that part and were read by both engines."""
     named: list[Row]
     """Prompts that the latest gate verdict names, with their scores on the nights before."""
 
@@ -96,6 +100,7 @@ def read_comparison(connection: Connection, candidate: str, baseline: str) -> Co
         metrics=_relate_noise(connection, candidate, baseline, is_measured),
         worse=[row for row in flips if row["difference"] < 0],
         better=[row for row in flips if row["difference"] > 0],
+        autopsies=read_autopsies(connection, candidate, baseline),
         named=read_rows(connection, _NAMED, candidate, baseline),
     )
 
@@ -274,10 +279,12 @@ def describe_comparison(comparison: ComparisonRows) -> Section | None:
         if one.found.ends
     ]
     noisy = sum(row["noise_ratio"] is not None for row in comparison.metrics)
+    autopsies = {row["request_id"]: say_autopsy(row) for row in comparison.autopsies}
     return make_section(
         "comparison",
         "Comparison with the baseline",
         introduce(comparison),
+        say_autopsies(comparison.autopsies),
         warn(say_conditions(*comparison.environments)),
         tabulate_limits("Limits", comparison.gate.checks, has_words=True) if comparison.gate else None,
         chart_shares(
@@ -293,8 +300,8 @@ def describe_comparison(comparison: ComparisonRows) -> Section | None:
         "● right, ◐ in part, ○ wrong, · no score. Chance: of a wrong answer, by the nights before."
         if comparison.named
         else None,
-        (_show_flip("Got worse", row) for row in comparison.worse),
-        (_show_flip("Got better", row) for row in comparison.better),
+        (_show_flip("Got worse", row, autopsies) for row in comparison.worse),
+        (_show_flip("Got better", row, autopsies) for row in comparison.better),
         tabulate_scores(comparison),
         tabulate("Speed and cost", SPEEDS, comparison.metrics),
         "Speed and cost compare one run with one run, and runs vary. `assayline gate` tests such a difference over "
@@ -423,7 +430,7 @@ def _show_dot(score: float | None) -> str:
     return "·" if score is None else "●" if score >= 1 else "○" if score <= 0 else "◐"
 
 
-def _show_flip(title: str, row: Row) -> Sample:
+def _show_flip(title: str, row: Row, autopsies: Mapping[str, str]) -> Sample:
     values = f"{show_value(row['baseline_value'])} → {show_value(row['candidate_value'])}"
     quotes = [
         cut_quote("Prompt messages", row["messages_json"]),
@@ -432,6 +439,8 @@ def _show_flip(title: str, row: Row) -> Sample:
         cut_quote("Target", row["target"]),
     ]
     facts = [(f"score by {row['scorer']}", values)]
+    if autopsy := autopsies.get(row["request_id"]):
+        facts.append(("first other token", autopsy))
     if row["flip_share"]:
         facts.append(("noise", f"also differs between equal runs: {show_share(row['flip_share'])}"))
     place = f"prompt {row['prompt_id'][:12]}" if row["source_row"] is None else f"row {row['source_row']:,}"
