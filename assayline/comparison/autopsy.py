@@ -20,9 +20,9 @@ def read_autopsies(connection: Connection, candidate: str, baseline: str, reques
 
     `place` counts tokens from 1. Probabilities are named by engine and token, such as `baseline_p_candidate`: that of
     the candidate's token by the baseline's engine; None below 0.004. `nll_change`: mean change, from baseline to
-    candidate, of the negative log-probability of the tokens before; None at place 1. `noise`: by how much the engines'
-    logits differ up to there, as a multiple of what the engine of the read answer differs from itself. `is_tie`:
-    under both engines, neither token is more than twice as likely as the other, and the noise is at most 3.
+    candidate, of the negative log-probability of the tokens before; None at place 1. `noise`: the variance of the
+    logits' changes up to there, as a multiple of that between two readings by one engine. `is_tie`: under both engines,
+    neither token is more than twice as likely as the other, and the noise is at most 3.
     """
     found: dict[str, Row] = {}
     for reader, source in ((baseline, candidate), (candidate, baseline)):
@@ -52,18 +52,24 @@ _PARTINGS = """
     ),
     tokens as (
         select
-            own.*,
-            read.logprob as read_logprob,
-            read.top_token_ids as read_ids,
-            read.top_logprobs as read_logprobs,
-            again.logprob as again_logprob,
-            (1 - exp(own.logprob)) ** 2 as weight
+            request_id,
+            position,
+            other.run_id = $1 as is_read,
+            own.logprob,
+            own.top_token_ids,
+            own.top_logprobs,
+            other.logprob as read_logprob,
+            other.top_token_ids as read_ids,
+            other.top_logprobs as read_logprobs,
+            list_filter(list_transform(own.top_token_ids, lambda token, rank: struct_pack(
+                p := exp(own.top_logprobs[rank]),
+                d := own.top_logprobs[rank] - read_logprobs[list_position(read_ids, token)]
+            )), lambda one: one.d is not null) as shared,
+            list_sum(list_transform(shared, lambda one: one.p * one.d ** 2))
+            - list_sum(list_transform(shared, lambda one: one.p * one.d)) ** 2 as change,
+            greatest(1e-6, 1 - list_sum(list_transform(own.top_logprobs, lambda one: exp(2 * one)))) as room
         from (from raw.tokens where run_id = $2) as own
-        inner join (from raw.tokens where run_id = $1) as read using (request_id, position)
-        left join (from raw.tokens where run_id = $3) as again using (request_id, position)
-    ),
-    floor as (
-        select sum((logprob - again_logprob) ** 2) / greatest(sum(weight), 1e-9) as variance from tokens
+        inner join (from raw.tokens where run_id in ($1, $3)) as other using (request_id, position)
     )
     select
         request_id,
@@ -75,18 +81,17 @@ _PARTINGS = """
         max(exp(read_logprobs[list_position(read_ids, other_ids[place])])) filter (position = place - 1)
             as read_p_other,
         avg(logprob - read_logprob) filter (position < place - 1) as nll_change,
-        sum((logprob - read_logprob) ** 2) / greatest(sum(weight), 1e-9) as variance,
-        any_value(floor.variance) as floor_variance
+        coalesce(sum(change) / sum(room), 'inf') as variance,
+        (select sum(change) / sum(room) from tokens where not is_read) as floor_variance
     from parted
-    inner join tokens using (request_id)
-    cross join floor
+    inner join (from tokens where is_read) using (request_id)
     where position < place
     group by request_id, place
     having count(*) = place
     order by request_id
 """
 """Answers of $4, read in run $1 by the engine of $5, and in runs $2 and $3 by their own engine, that part from those of
-$5. The logits' variance is that of the answer's tokens: a change d of a logit changes ln p by about d (1 − p).
+$5. If logits have noise of one variance, that of ln p / q under p is it × (1 − Σ p²), so their ratio estimates it.
 """
 LEAST_VARIANCE = 4e-5
 """Of logits that count as equal, squared nats: a divergence of about 0.00001 nats per token."""
@@ -126,7 +131,7 @@ def say_autopsy(row: Row) -> str:
         change = show_value(row["nll_change"])
         words.append(f"The negative log-probability of the tokens before changed by {change} nats a token.")
     noise = show_value(row["noise"])
-    words.append(f"Up to there, squared changes of logits are {noise} times those between two readings by one engine.")
+    words.append(f"Up to there, logits vary {noise} times as much as between two readings by one engine.")
     return " ".join(words)
 
 

@@ -53,7 +53,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ),
     (MESSAGE_FIELDS, {**MADE, **MESSAGES}),
     (f"{MESSAGE_FIELDS} and sampling", {**READ, **MESSAGES, "sampling.top_k": 1}),
-    ("engine.backend server", {**READ, **SERVER}),
+    ("engine.server.endpoint chat", {**READ, **CHAT}),
     ("prompts.few_shot", {**RECORDED, **EXAMPLES}),
     ("prompts.few_shot without source", {**ANSWERS, **EXAMPLES}),
     ("prompts.columns.prompt", {"prompts.template": "x", "prompts.columns.prompt": "p"}),
