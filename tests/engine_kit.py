@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
@@ -237,6 +238,14 @@ class Asker:
         return [letters[int(digit)] for digit in f"{self._count:05d}".rjust(tokens, "0")[::-1]]
 
 
+def answer_to(
+    engine: OfflineEngine | StreamingEngine, asker: Asker, question: str = "What is 3 + 4?", **sampling: Any
+) -> Completion:
+    [answer] = engine.generate([asker.ask(question, **sampling)])
+    assert answer.error_kind is None, answer.error_message
+    return answer
+
+
 def answers_in(engine: OfflineEngine, asker: Asker, output: dict[str, Any], **sampling: Any) -> list[Completion]:
     """Answers of a form and of many kinds: random ones, which would be anything without it."""
     form = {"structured_outputs": OutputSpec.model_validate(output).structured_outputs}
@@ -347,6 +356,11 @@ def stamps_of(answer: Completion) -> list[float]:
     return [getattr(answer, f"{name}_at_s") for name in names]
 
 
+def is_rising(stamps: Iterable[float | None]) -> bool:
+    """Return True if no stamp that there is lies before an earlier one."""
+    return all(before <= after for before, after in pairwise(stamp for stamp in stamps if stamp is not None))
+
+
 STUBBORN = """
 import os, subprocess, sys, time
 from multiprocessing.shared_memory import SharedMemory
@@ -381,6 +395,13 @@ def words_of(process: psutil.Process) -> list[str]:
         return [process.name(), *process.cmdline()]
     except psutil.Error:
         return []
+
+
+def find_core(parent: psutil.Process | int) -> psutil.Process:
+    """The process of vLLM's engine core, below another one."""
+    children = psutil.Process(parent if isinstance(parent, int) else parent.pid).children(recursive=True)
+    [core] = [child for child in children if "EngineCore" in "".join(words_of(child))]
+    return core
 
 
 def living_members(group: int) -> list[psutil.Process]:

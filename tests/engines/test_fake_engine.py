@@ -1,6 +1,7 @@
 """The engine contract of `engines/base.py`, on the engine without a model."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,3 +47,11 @@ def test_a_stop_is_an_exception_after_what_had_finished():
         for answer in engine.generate(request_of(number, max_tokens=number + 1) for number in range(100)):
             seen.append(answer.request_id)
     assert len(seen) == 3
+
+
+def test_likelihoods_of_options_are_negative_and_differ():
+    requests = [replace(request_of(n, [1, n]), option="7", option_tokens=1) for n in range(60)]
+    answers = list(fake().generate(requests))
+    logprobs = [answer.option_logprob for answer in answers]
+    assert all(logprob is not None and logprob < 0 for logprob in logprobs) and len(set(logprobs)) > 50
+    assert {answer.text for answer in answers} == {None}

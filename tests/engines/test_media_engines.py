@@ -16,11 +16,11 @@ from engine_kit import (
     ROOT,
     Control,
     by_id,
+    find_core,
     import_into_core,
     open_async,
     open_engine,
     parts_of,
-    words_of,
 )
 
 from assayline.engines.client import OfflineEngine, StreamingEngine
@@ -61,11 +61,40 @@ def prepare(model: Path, **changes: Any) -> list[Request]:
     return [request for one in prepared for request in one.requests]
 
 
+COUNT_ENCODED = """
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+encode = GPUModelRunner._execute_mm_encoder
+def encode_and_count(self, scheduled, *given, **named):
+    images = sum(len(inputs) for inputs in scheduled.scheduled_encoder_inputs.values())
+    with open({path!r}, "a") as file:
+        file.write("i" * images)
+    return encode(self, scheduled, *given, **named)
+GPUModelRunner._execute_mm_encoder = encode_and_count
+"""
+"""A module for vLLM's engine core: a letter for each image that the vision tower encodes."""
+
+
 @pytest.fixture(scope="module")
-def sighted(tiny_vlm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OfflineEngine]:
+def encoded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a letter for each image that the vision tower encodes."""
+    return tmp_path_factory.mktemp("encoded") / "encoded"
+
+
+@pytest.fixture(scope="module")
+def seeing(encoded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Arguments of an engine that sees."""
+    module = tmp_path_factory.mktemp("plugin") / "count_encoded.py"
+    plugin = import_into_core(module, COUNT_ENCODED.format(path=str(encoded)))
+    return {"args": {**ARGS, **LIMIT, **plugin}, "has_media": True}
+
+
+@pytest.fixture(scope="module")
+def sighted(
+    tiny_vlm: Path, seeing: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OfflineEngine]:
     """An offline engine that sees."""
     log = tmp_path_factory.mktemp("sighted") / "engine.log"
-    with closing(open_engine(tiny_vlm, log, args={**ARGS, **LIMIT}, has_media=True)) as opened:
+    with closing(open_engine(tiny_vlm, log, run_id="one", **seeing)) as opened:
         yield opened
 
 
@@ -204,17 +233,12 @@ def test_an_async_engine_sees_the_same_and_its_death_loses_nothing(tiny_vlm, sig
             for answer in engine.generate(long):
                 answered[answer.request_id] = answer
                 if len(answered) == 1:
-                    kill_core(engine)
+                    find_core(engine.host_pid).kill()
     left = [request for request in long if request.request_id not in answered]
     assert left
     resumed = again(left, lambda request: replace(request, sampling=asked[0].sampling))
     rows = [row for request, row in zip(long, ROWS, strict=True) if request.request_id not in answered]
     assert share_right(resumed, by_id(sighted.generate(resumed)), rows) >= 0.98
-
-
-def kill_core(engine: StreamingEngine) -> None:
-    children = psutil.Process(engine.host_pid).children(recursive=True)
-    next(child for child in children if "EngineCore" in "".join(words_of(child))).kill()
 
 
 def lengthen(request: Request, chars: int, request_id: str) -> Request:
@@ -251,33 +275,24 @@ def test_a_server_is_sent_what_is_in_the_files(tiny_vlm, sighted, tmp_path, aske
         assert (answer.prompt_tokens or 0) > 6 * len(media)
 
 
-COUNT_ENCODED = """
-from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-encode = GPUModelRunner._execute_mm_encoder
-def encode_and_count(self, scheduled, *given, **named):
-    images = sum(len(inputs) for inputs in scheduled.scheduled_encoder_inputs.values())
-    with open({path!r}, "a") as file:
-        file.write("i" * images)
-    return encode(self, scheduled, *given, **named)
-GPUModelRunner._execute_mm_encoder = encode_and_count
-"""
-"""A module for vLLM's engine core: a letter for each image that the vision tower encodes."""
-
-
 @pytest.mark.parametrize("open_one", [open_engine, pytest.param(open_async, marks=pytest.mark.rare)])
-def test_a_run_that_takes_an_engine_over_encodes_its_images_again(open_one, tiny_vlm, asked, tmp_path):
-    encoded, counted = tmp_path / "encoded", []
+def test_a_run_that_takes_an_engine_over_encodes_its_images_again(
+    open_one, tiny_vlm, sighted, seeing, encoded, asked, tmp_path
+):
+    """The last test of the engine that sees."""
     images = {request.media[0]["digest"]: request for request in asked if len(request.media or []) == 1}
     requests = list(images.values())[:8]
-    plugin = import_into_core(tmp_path / "count_encoded.py", COUNT_ENCODED.format(path=str(encoded)))
+    first = sighted if open_one is open_engine else open_one(tiny_vlm, tmp_path / "one.log", run_id="one", **seeing)
     with EnginePool() as pool:
-        for run in ("one", "two"):
-            encoded.write_text("")
-            options = {"args": {**ONE_CORE, **LIMIT, **plugin}, "has_media": True, "run_id": run, "pool": pool}
-            with closing(open_one(tiny_vlm, tmp_path / f"{run}.log", **options)) as engine:
-                assert len(by_id(engine.generate(again(requests)))) == 8
-            counted.append(len(encoded.read_text()))
-        assert engine.facts.details["kept_from"] == "one"
+        first._pool = pool
+        with closing(first):
+            for _ in range(2):
+                encoded.write_text("")
+                assert len(by_id(first.generate(again(requests)))) == 8
+        assert encoded.read_text() == "", "known in the second turn"
+        with closing(open_one(tiny_vlm, tmp_path / "two.log", run_id="two", pool=pool, **seeing)) as second:
+            assert second.facts.details["kept_from"] == "one"
+            assert len(by_id(second.generate(again(requests)))) == 8
+        assert len(encoded.read_text()) == 8
         with pytest.raises(SpecError, match="not usable"):
-            open_one(tiny_vlm, tmp_path / "three.log", **options | {"sampling": {"stop_token_ids": "x"}})
-    assert counted == [8, 8]
+            open_one(tiny_vlm, tmp_path / "three.log", pool=pool, **seeing, sampling={"stop_token_ids": "x"})

@@ -3,7 +3,7 @@
 The address space of the engine's process is limited (the setting engine_memory_limit_bytes), or its control group is:
 then torch's own allocator fails inside a forward pass, or the kernel kills the process. Long prompts make a step's
 activations grow with the window, so that a wide one dies and a narrower one lives. How such deaths are told from
-others is in recovery/test_causes.py; that vLLM's server loses no request by one, in test_server_vllm.py.
+others is in recovery/test_causes.py; that vLLM's server loses no request by one, in test_vllm_engines.py.
 """
 
 import contextlib
@@ -36,14 +36,9 @@ pytestmark = pytest.mark.vllm
 PROMPT_TOKENS = 216
 WINDOW = 512
 ARGS = {
-    "max_model_len": 256,
-    "max_num_seqs": WINDOW,
-    "max_num_batched_tokens": 2**18,
-    "dtype": "float32",
-    "enforce_eager": True,
-    "kv_cache_memory_bytes": 2**29,
-    "enable_prefix_caching": False,
-}
+    "max_model_len": 256, "max_num_seqs": WINDOW, "max_num_batched_tokens": 2**18, "dtype": "float32",
+    "enforce_eager": True, "kv_cache_memory_bytes": 2**29, "enable_prefix_caching": False,
+}  # fmt: skip
 SAMPLING = {"temperature": 0, "max_tokens": 12}
 ADDRESS_ROOM = 0.7
 """What the setting's limit leaves beyond a warm engine, of what the undisturbed window took. A quarter of that window

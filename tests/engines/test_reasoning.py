@@ -1,4 +1,4 @@
-"""Thinking and answers: in texts, and piece by piece. Those of real engines are in test_offline_engines.py."""
+"""Thinking and answers: in texts, and piece by piece. Those of real engines are in test_vllm_engines.py."""
 
 import pytest
 from hypothesis import example, given
@@ -45,16 +45,11 @@ CLOSED, OPENED, NEITHER = (
 @pytest.mark.parametrize(
     ("head", "prefill", "expected"),
     [
-        (CLOSED, "The answer is ", False),
-        (OPENED, "The answer is ", True),
-        (NEITHER, "The answer is ", False),
-        (NEITHER, "<think>\nOkay, ", True),
-        (CLOSED, "<think>\nOkay, ", True),
-        (NEITHER, "<think>\n\n</think>\n\n", False),
-        (OPENED, "Yes.</think>So: ", False),
-        (NEITHER, "", True),
+        (CLOSED, "The answer is ", False), (OPENED, "The answer is ", True), (NEITHER, "The answer is ", False),
+        (NEITHER, "<think>\nOkay, ", True), (CLOSED, "<think>\nOkay, ", True),
+        (NEITHER, "<think>\n\n</think>\n\n", False), (OPENED, "Yes.</think>So: ", False), (NEITHER, "", True),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("trim", [str, str.strip, str.rstrip], ids=["as it is", "trimmed", "trimmed at its end"])
 def test_thinks_is_decided_before_the_prefill_and_in_it(head, prefill, expected, trim):
     assert thinks(TAGS, head + trim(prefill), prefill) == expected

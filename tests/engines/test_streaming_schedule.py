@@ -347,7 +347,12 @@ class TestEnd:
         assert split(it.rows(requests(5))) == (names(3), names(3, 5))
         due = due_of(it.host)
         assert due == pytest.approx([due[0], due[0] + 1, due[0] + 3])
-        assert [end.reason for end in it.ends] == ["end_of_trace"]
+        words = "Sending has ended: the trace has 3 stamps, and every request needs one."
+        assert [(end.reason, end.message) for end in it.ends] == [("end_of_trace", words)]
+        own = play(load_of(OWN_TIMES))
+        assert split(own.rows(plain_request(str(n), due_offset_s=n or None) for n in (1, 0))) == (["1"], ["0"])
+        words = "Sending has ended: a row of the trace has no stamp, and every request needs one."
+        assert [(end.reason, end.message) for end in own.ends] == [("end_of_trace", words)]
 
     def test_an_end_that_earlier_attempts_knew_is_not_told_again(self, play):
         it = play(LoadProgress(load_of(CONSTANT).spec, settled=4, end_before="it was over"))

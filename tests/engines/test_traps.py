@@ -29,12 +29,12 @@ from engine_kit import (
     Control,
     Kept,
     by_id,
+    find_core,
     import_into_core,
     living_members,
     open_async,
     open_engine,
     wait_until_gone,
-    words_of,
 )
 from run_kit import PATIENCE_S, start_python, wait_for
 
@@ -69,13 +69,6 @@ def split(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     log = tmp_path_factory.mktemp("split") / "engine.log"
     with closing(Kept(lambda: open_split(tiny_model, log))) as kept:
         yield kept
-
-
-def engine_cores(host: int) -> list[psutil.Process]:
-    """The host's children that vLLM started."""
-    return [
-        process for process in psutil.Process(host).children(recursive=True) if "VLLM" in " ".join(words_of(process))
-    ]
 
 
 def is_at_work(process: psutil.Process) -> bool:
@@ -118,16 +111,15 @@ def test_next_claim_ends_leftovers_of_a_killed_worker_and_host(tiny_model, tmp_p
     with start_python(PARENT, tiny_model, tmp_path / "engine.log", locks, json.dumps(ONE_CORE)) as parent:
         assert parent.stdout is not None
         host = int(parent.stdout.readline())
-        cores = engine_cores(host)
-        assert cores
-        for pid in (parent.pid, host, *(core.pid for core in cores)):  # so that none can act on another's end
+        core = find_core(host)
+        for pid in (parent.pid, host, core.pid):  # so that none can act on another's end
             os.kill(pid, signal.SIGSTOP)
         os.kill(host, signal.SIGKILL)
         parent.kill()
     wait_for(lambda: not is_at_work(psutil.Process(host)) if psutil.pid_exists(host) else True)
-    orphans = [core.pid for core in cores if is_at_work(core)]
+    orphans = [core.pid] if is_at_work(core) else []
     with claim_device(list_devices("cpu", 1), locks, 0) as device:
-        assert not [core for core in cores if is_at_work(core)]
+        assert not is_at_work(core)
         for pid in orphans:
             assert any(f"process {pid} " in words for words in device.orphans), device.orphans
     wait_until_gone(host)
@@ -351,12 +343,11 @@ def test_a_killed_engine_core_is_a_death_and_no_wait(split, asker):
     """Trap 1."""
     with closing(split.take()) as engine:
         engine.warm_up(asker.ask())
-        cores = engine_cores(engine.host_pid)
-        assert cores, "vLLM has processes of its own"
+        core = find_core(engine.host_pid)
         endless = [asker.ask(max_tokens=None, ignore_eos=True) for _ in range(60)]
         answers = engine.generate([asker.ask(), *endless])
         assert next(answers).text == "7"
-        cores[0].kill()
+        core.kill()
         with pytest.raises(EngineDiedError) as caught:
             list(answers)
         assert not classify(caught.value.death).is_memory

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from engine_kit import ARGS, by_id, open_engine
+from media_kit import encode_video
 from PIL import Image
 from run_kit import plain_request
 
@@ -50,29 +51,16 @@ def build_video_model(folder: Path) -> Path:
     tokenizer = build_tokenizer(["What is shown?"], CHAT_TEMPLATE, SPECIALS)
     ids = dict(zip(SPECIALS, tokenizer.convert_tokens_to_ids(list(SPECIALS)), strict=True))
     text = {
-        "vocab_size": 384,
-        "hidden_size": 128,
-        "intermediate_size": 256,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 1024,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
+        "vocab_size": 384, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 1024,
+        "bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [8, 12, 12]},
-    }
+    }  # fmt: skip
     vision = {
-        "depth": 2,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_heads": 2,
-        "out_hidden_size": 128,
-        "patch_size": PATCH,
-        "spatial_merge_size": MERGED,
-        "temporal_patch_size": 2,
-        "window_size": 112,
+        "depth": 2, "hidden_size": 64, "intermediate_size": 128, "num_heads": 2, "out_hidden_size": 128,
+        "patch_size": PATCH, "spatial_merge_size": MERGED, "temporal_patch_size": 2, "window_size": 112,
         "fullatt_block_indexes": [1],
-    }
+    }  # fmt: skip
     config = Qwen2_5_VLConfig(
         text_config=text,
         vision_config=vision,
@@ -114,20 +102,7 @@ def engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Of
 
 def film(*colours: str) -> bytes:
     """A video of ten frames of each."""
-    import io
-
-    import av
-
-    content = io.BytesIO()
-    with av.open(content, "w", format="mp4") as container:
-        stream = container.add_stream("mpeg4", rate=10)
-        stream.width = stream.height = SIDE
-        stream.pix_fmt = "yuv420p"
-        for colour in colours:
-            for _ in range(10):
-                container.mux(stream.encode(av.VideoFrame.from_image(Image.new("RGB", (SIDE, SIDE), colour))))
-        container.mux(stream.encode())
-    return content.getvalue()
+    return encode_video([Image.new("RGB", (SIDE, SIDE), colour) for colour in colours for _ in range(10)])
 
 
 def test_videos_reach_the_model_and_a_broken_one_is_one_row(model, engine, tmp_path):

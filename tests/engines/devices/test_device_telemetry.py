@@ -16,30 +16,17 @@ from assayline.records import DeviceSample
 
 GIB = 2**30
 WHOLE: dict[str, Any] = {
-    "uuid": "GPU-3f5a",
-    "free": 20 * GIB,
-    "total": 80 * GIB,
-    "busy_percent": 97,
-    "milliwatts": 612_345,
-    "millijoules": 7_000_000_123,
-    "temperature": 71,
-    "clocks": [1800, 1755, 2619, 1500],
-    "reasons": 0x4,
+    "uuid": "GPU-3f5a", "free": 20 * GIB, "total": 80 * GIB, "busy_percent": 97, "milliwatts": 612_345,
+    "millijoules": 7_000_000_123, "temperature": 71, "clocks": [1800, 1755, 2619, 1500], "reasons": 0x4,
     "slices": [{"uuid": "MIG-77", "free": 4 * GIB, "total": 10 * GIB}],
-}
+}  # fmt: skip
 BEFORE_VOLTA: dict[str, Any] = {**WHOLE, "uuid": "GPU-old", "driver_before_535": True, "slices": []}
 del BEFORE_VOLTA["millijoules"]
 FULL_READING = {
-    "utilization_share": 0.97,
-    "memory_used_bytes": 60 * GIB,
-    "memory_total_bytes": 80 * GIB,
-    "power_watts": 612.345,
-    "energy_joules": 7_000_000.123,
-    "temperature_c": 71,
-    "sm_clock_mhz": 1755,
-    "memory_clock_mhz": 2619,
+    "utilization_share": 0.97, "memory_used_bytes": 60 * GIB, "memory_total_bytes": 80 * GIB, "power_watts": 612.345,
+    "energy_joules": 7_000_000.123, "temperature_c": 71, "sm_clock_mhz": 1755, "memory_clock_mhz": 2619,
     "throttle_reasons": "sw_power_cap",
-}
+}  # fmt: skip
 NOTHING = dict.fromkeys(FULL_READING)
 
 

@@ -34,7 +34,6 @@ from assayline.engines.recovery.causes import classify
 from assayline.errors import (
     DeviceError,
     EngineDiedError,
-    EngineError,
     EngineInterruptedError,
     Kind,
     ServerError,
@@ -134,15 +133,49 @@ def one_request() -> Iterator[Request | None]:
     return itertools.chain(requests(1), itertools.repeat(None))
 
 
-def test_silent_host_is_declared_dead(converse):
-    engine, host = converse(silent_host)
-    with pytest.raises(EngineError, match="silent for 120 s"):
-        list(engine.generate(requests(1)))
-    assert host.now_s == pytest.approx(hosted.SILENCE_LIMIT_S, abs=5)
+RANK_LINE = "(Worker_TP1 pid=4) ERROR 08-02 23:01:30 [multiproc_executor.py:1007] WorkerProc hit an exception."
+"""vLLM's rank that replies waits for 300 s in the collective; the log has the failure at once."""
+FAILED_RANK = "A process of the split model failed"
 
 
-@pytest.mark.parametrize("host_is_first", [False, True])
-def test_generate_takes_nobody_for_dead_when_the_job_was_suspended(converse, host_is_first):
+def lose_rank(host: Scripted, until_s: float, says: Any = None) -> Any:
+    return host.on_log(RANK_LINE) if host.now_s < until_s else says
+
+
+Says = Callable[[Scripted], Any]
+ENDS: dict[str, tuple[Says, str, float, Kind, Witness]] = {
+    "silence": (lambda host: None, "silent for 120 s", hosted.SILENCE_LIMIT_S, Kind.STALLED, Witness.SILENCE),
+    # vLLM's synchronous client waits forever for an engine core that is gone, while the host's heart still beats.
+    "heartbeats without steps": (
+        lambda host: beat_of(7), "scheduled nothing for 600 s, with 1 requests in flight", 600, Kind.STALLED,
+        Witness.SILENCE,
+    ),
+    "a rank that failed": (
+        lambda host: lose_rank(host, 5) or beat_of(7), FAILED_RANK, hosted.RANK_GRACE_S, Kind.OTHER, Witness.LOG,
+    ),
+    "its own word": (
+        lambda host: Failed("OutOfMemoryError", "no room"), "OutOfMemoryError: no room", 1, Kind.DEVICE_OOM,
+        Witness.EXCEPTION,
+    ),
+}  # fmt: skip
+"""What a host with a request in flight tells; what is raised, and after how many seconds; the kind, and who saw it."""
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_generate_raises_when_its_host_is_of_no_use_any_more_and_close_waits_for_nothing(converse, name):
+    says, words, at_s, kind, witness = ENDS[name]
+    engine, host = converse(silent_host, says=says)
+    with pytest.raises(EngineDiedError, match=words) as caught:
+        list(engine.generate(one_request()))
+    assert host.now_s == pytest.approx(at_s, abs=5)
+    assert (classify(caught.value.death).kind, caught.value.death.witness) == (kind, witness)
+    engine.close()
+    engine.close()
+    assert not any(isinstance(message, AbortAll | Close) for message in host.sent), "it would not answer"
+    assert host.exit_code == -9
+
+
+def suspend(host_is_first: bool) -> Says:
     """SIGSTOP and SIGCONT to a worker and its host: monotonic time goes on, and the worker may be the first to run."""
     turns = itertools.count()
 
@@ -153,24 +186,24 @@ def test_generate_takes_nobody_for_dead_when_the_job_was_suspended(converse, hos
             return BEAT if host_is_first else None
         return DONE if turn == 20 else BEAT if turn % 3 == 0 else None
 
-    engine, host = converse(silent_host, says=say)
-    assert next(engine.generate(one_request())).request_id == "0" and host.now_s > 3600
+    return say
 
 
-def test_a_host_that_beats_is_alive_however_long_a_request_takes(converse):
-    engine, _ = converse(silent_host, says=lambda host: DONE if host.now_s > 1000 else beat_of(int(host.now_s)))
-    assert next(engine.generate(one_request())).request_id == "0"
+LIVES: dict[str, tuple[Callable[[], Says], float]] = {
+    "one that was suspended, and wakes first": (lambda: suspend(True), 3600),
+    "one that was suspended, and wakes later": (lambda: suspend(False), 3600),
+    "one that takes long steps": (
+        lambda: lambda host: DONE if host.now_s > 1000 else beat_of(int(host.now_s)), 1000),
+    "one that survives the failure of a rank": (
+        lambda: lambda host: lose_rank(host, 2) or (DONE if host.now_s > 200 else beat_of(int(host.now_s))), 200),
+}  # fmt: skip
 
 
-def test_host_with_heartbeats_but_without_steps_is_declared_dead(converse):
-    """vLLM's synchronous client waits forever for an engine core that is gone, while the host's heart still beats."""
-    engine, host = converse(silent_host, says=lambda host: beat_of(7))
-    with pytest.raises(EngineDiedError, match="scheduled nothing for 600 s, with 1 requests in flight") as caught:
-        list(engine.generate(one_request()))
-    assert classify(caught.value.death).kind == Kind.STALLED
-    assert host.now_s == pytest.approx(600, abs=5)
-    engine.close()
-    assert not any(isinstance(message, Close) for message in host.sent), "it would not answer"
+@pytest.mark.parametrize("name", LIVES)
+def test_generate_takes_no_host_for_dead_that_works(converse, name):
+    make, at_s = LIVES[name]
+    engine, host = converse(silent_host, says=make())
+    assert next(engine.generate(one_request())).request_id == "0" and host.now_s > at_s
 
 
 def test_a_stop_stays_a_stop_when_the_host_does_not_abort(converse):
@@ -185,32 +218,22 @@ def test_a_stop_stays_a_stop_when_the_host_does_not_abort(converse):
     assert host.exit_code == -9, "an engine in this state answers nobody again"
 
 
-RANK_LINE = "(Worker_TP1 pid=4) ERROR 08-02 23:01:30 [multiproc_executor.py:1007] WorkerProc hit an exception."
+STARTS: dict[str, tuple[Says, str, float]] = {
+    "a rank that fails": (lambda host: lose_rank(host, 3), FAILED_RANK, hosted.RANK_GRACE_S),
+    "silence": (lambda host: None, "did not answer within 900 s", 900),
+    "log lines for ever": (
+        lambda host: host.on_log("No available shared memory broadcast block found in 60 seconds."), "did not answer",
+        hosted.LONGEST_START * 900,
+    ),
+}  # fmt: skip
 
 
-def test_a_rank_that_failed_is_not_waited_for_by_the_others(converse):
-    """vLLM's rank that replies waits for 300 s in the collective; the log has the failure at once."""
-    engine, host = converse(silent_host, says=lambda host: (host.now_s < 5 and host.on_log(RANK_LINE)) or beat_of(7))
-    with pytest.raises(EngineDiedError, match="A process of the split model failed") as caught:
-        list(engine.generate(one_request()))
-    assert caught.value.death.witness is Witness.LOG
-    assert host.now_s == pytest.approx(hosted.RANK_GRACE_S, abs=5)
-
-
-def test_a_rank_whose_failure_the_engine_survives_is_left_alone(converse):
-    def say(host: Scripted) -> Any:
-        if host.now_s < 2:
-            host.on_log(RANK_LINE)
-        return beat_of(int(host.now_s)) if host.now_s < 200 else DONE
-
-    engine, _ = converse(silent_host, says=say)
-    assert [answer.request_id for answer in engine.generate(requests(1))] == ["0"]
-
-
-def test_a_rank_that_fails_as_the_engine_starts_is_noticed(converse, started):
-    with pytest.raises(EngineDiedError, match="A process of the split model failed"):
-        converse(lambda message: [], says=lambda host: host.on_log(RANK_LINE) if host.now_s < 3 else None)
-    assert started[0].now_s < 60
+@pytest.mark.parametrize("name", STARTS)
+def test_a_start_is_given_up_in_time(converse, started, name):
+    says, words, at_s = STARTS[name]
+    with pytest.raises(EngineDiedError, match=words):
+        converse(lambda message: [], says=says)
+    assert started[0].now_s == pytest.approx(at_s, abs=10)
 
 
 def test_a_start_that_writes_its_log_gets_more_time(converse):
@@ -223,13 +246,6 @@ def test_a_start_that_writes_its_log_gets_more_time(converse):
 
     engine, host = converse(lambda message: [], says=say)
     assert host.now_s == pytest.approx(2000, abs=5) and engine.facts.window_requests == 4
-
-
-def test_a_start_that_writes_its_log_for_ever_is_given_up(converse, started):
-    line = "No available shared memory broadcast block found in 60 seconds."
-    with pytest.raises(EngineDiedError, match="did not answer"):
-        converse(lambda message: [], says=lambda host: host.on_log(line))
-    assert started[0].now_s == pytest.approx(hosted.LONGEST_START * 900, abs=5)
 
 
 def test_sizes_that_vllm_chose_are_part_of_the_evidence_when_a_start_fails(converse):
@@ -267,11 +283,6 @@ def test_a_stop_interrupts_the_start(converse):
         converse(lambda message: [BEAT], should_stop=lambda: True)
 
 
-def test_a_host_that_never_opens_is_given_up(converse):
-    with pytest.raises(EngineError, match="did not answer within 900 s"):
-        converse(lambda message: [])
-
-
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
@@ -294,16 +305,6 @@ def test_an_engine_that_is_gone_sends_the_reader_to_its_log(converse):
             converse(lambda message, error=error: [tell_failure(error)])
         assert caught.value.death.witness is Witness.LOG and str(error) in str(caught.value)
     assert tell_failure(ValueError("no")).witness is Witness.EXCEPTION
-
-
-def test_a_failure_in_the_middle_ends_generation_and_the_engine_can_be_closed(converse):
-    engine, host = converse(silent_host, says=lambda host: Failed("OutOfMemoryError", "no room"))
-    with pytest.raises(EngineError, match="OutOfMemoryError: no room"):
-        list(engine.generate(requests(1)))
-    assert not any(isinstance(message, AbortAll) for message in host.sent), "nobody is left to abort anything"
-    engine.close()
-    engine.close()
-    assert host.exit_code == -9
 
 
 def test_close_asks_before_it_kills(converse):

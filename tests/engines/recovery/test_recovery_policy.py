@@ -292,21 +292,24 @@ def test_policy_stops_after_50_crashes_without_an_answer():
     assert isinstance(reaction, Stop) and "50 engines in a row" in reaction.reason
 
 
-def test_reductions_are_undone_if_the_poison_request_was_there_each_time():
+@pytest.mark.parametrize(
+    ("deaths", "killer", "is_restored"),
+    [
+        ([ids(8), ids(4), ids(2)], "r0", True),
+        ([ids(8), ids(4, first=8)], "r8", False),
+        ([ids(8), ids(4, first=8)], "r0", False),
+        ([ids(8), ids(4, first=8), ids(2)], "r0", False),
+    ],
+    ids=["each time", "not at first", "not at last", "not between"],
+)
+def test_reductions_are_undone_if_the_poison_request_was_there_each_time(deaths, killer, is_restored):
     policy = opened(window=8, details={"max_num_seqs": 8})
     before = policy.sizes
-    for count in (8, 4, 2):
-        policy.react(died(Kind.HOST_OOM), ids(count))
-    assert policy.react(died(Kind.HOST_OOM), ["r0"], 10) == Isolate()
-    assert changed(Rebuild(policy.isolated("r0")))["window_requests"] == (1, 8)
-    assert policy.sizes == before
-
-
-def test_the_reductions_stay_if_another_request_was_there():
-    policy = opened(window=8, details={"max_num_seqs": 8})
-    policy.react(died(Kind.HOST_OOM), ids(8))
-    policy.react(died(Kind.HOST_OOM), ids(4, first=8))
-    assert policy.isolated("r8") == {} and policy.window_requests == 2
+    for in_flight in deaths:
+        policy.react(died(Kind.HOST_OOM), in_flight)
+    reduced = policy.sizes
+    assert bool(policy.isolated(killer)) is is_restored
+    assert policy.sizes == (before if is_restored else reduced) and reduced.window_requests == 8 >> len(deaths)
 
 
 RUN_DEATH = st.tuples(st.sampled_from([Kind.DEVICE_OOM, Kind.HOST_OOM]), st.integers(0, 300), st.integers(0, 20000))
