@@ -32,6 +32,7 @@ def hostile(answer, target, row):
         case "nan": return math.nan
         case "two": return 2
         case "exit": sys.exit(3)
+        case "quit": sys.exit(0)
         case "segfault": os.kill(os.getpid(), signal.SIGSEGV)
         case "text": return "good"
         case "none": return None
@@ -58,6 +59,7 @@ FAILURES = {
     "nan": "ValueError: the function returned nan; expected a number from 0 to 1",
     "two": "ValueError: the function returned 2.0; expected a number from 0 to 1",
     "exit": "its process ended with exit code 3",
+    "quit": "its process ended with exit code 0",
     "segfault": "its process ended with signal SIGSEGV",
     "text": "ValueError: the function returned 'good'; expected a number from 0 to 1",
 }

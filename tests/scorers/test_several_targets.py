@@ -15,15 +15,9 @@ NATURAL = {"short_answers": [{"text": ["Oslo"], "start_token": [1]}, {"text": []
 @pytest.mark.parametrize(
     ("value", "golds"),
     [
-        ("Oslo", ["Oslo"]),
-        ('["Oslo"]', ['["Oslo"]']),
-        (7, ["7"]),
-        (["Lisbon", "Lisboa"], ["Lisbon", "Lisboa"]),
-        (["7", "seven", None, "7"], ["7", "seven"]),
-        ([3, 4.5, True], ["3", "4.5", "true"]),
-        (["Oslo"], ["Oslo"]),
-        ([], [None]),
-        (None, [None]),
+        ("Oslo", ["Oslo"]), ('["Oslo"]', ['["Oslo"]']), (7, ["7"]), (["Lisbon", "Lisboa"], ["Lisbon", "Lisboa"]),
+        (["7", "seven", None, "7"], ["7", "seven"]), ([3, 4.5, True], ["3", "4.5", "true"]), (["Oslo"], ["Oslo"]),
+        ([], [None]), (None, [None]),
         ({"text": ["Denver", "in Denver"], "answer_start": [177, 170]}, ["Denver", "in Denver"]),
         ({"text": [], "answer_start": []}, [""]),
         ([{"text": "Denver", "answer_start": 177}, {"text": "the city", "answer_start": 1}], ["Denver", "the city"]),
@@ -31,11 +25,10 @@ NATURAL = {"short_answers": [{"text": ["Oslo"], "start_token": [1]}, {"text": []
         ({"spans": ["2", "two"], "types": ["number", "span"]}, ["2", "two"]),
         ({"number": "3", "date": {"day": "", "month": "", "year": ""}, "spans": []}, ["3"]),
         ({"number": "", "date": {"day": "4", "month": "July", "year": "1776"}, "spans": []}, ["4 July 1776"]),
-        ({"number": "", "date": {}, "spans": ["Ann", "Bo"]}, ["Ann, Bo"]),
-        (NATURAL, ["Oslo", "yes"]),
+        ({"number": "", "date": {}, "spans": ["Ann", "Bo"]}, ["Ann, Bo"]), (NATURAL, ["Oslo", "yes"]),
         ({"one_of": ["a", "b"]}, ["a", "b"]),
     ],
-)
+)  # fmt: skip
 def test_the_right_answers_in_a_target(value, golds):
     assert read_golds(write_target(value)) == golds
 

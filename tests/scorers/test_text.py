@@ -14,20 +14,14 @@ from assayline.scorers.text import score_contains, score_exact_match, score_rege
 @pytest.mark.parametrize(
     ("answer", "target", "ignore_case", "ignore_punctuation", "value", "extracted"),
     [
-        ("4", "4", False, False, 1.0, "4"),
-        (" 4\n", "\t4 ", False, False, 1.0, "4"),
-        ("a b", "a  b", False, False, 0.0, "a b"),
-        ("Paris", "paris", False, False, 0.0, "Paris"),
-        ("Paris", "PARIS", True, False, 1.0, "paris"),
-        ("ÉCOLE", "école", True, False, 1.0, "école"),
-        ("Paris.", "Paris", False, False, 0.0, "Paris."),
-        ("“Paris”.", "“Paris”", False, True, 1.0, "“Paris”"),
-        ("4 .", "4", False, True, 1.0, "4"),
-        ("", "", False, False, 1.0, ""),
-        (" \n", "", False, False, 1.0, ""),
+        ("4", "4", False, False, 1.0, "4"), (" 4\n", "\t4 ", False, False, 1.0, "4"),
+        ("a b", "a  b", False, False, 0.0, "a b"), ("Paris", "paris", False, False, 0.0, "Paris"),
+        ("Paris", "PARIS", True, False, 1.0, "paris"), ("ÉCOLE", "école", True, False, 1.0, "école"),
+        ("Paris.", "Paris", False, False, 0.0, "Paris."), ("“Paris”.", "“Paris”", False, True, 1.0, "“Paris”"),
+        ("4 .", "4", False, True, 1.0, "4"), ("", "", False, False, 1.0, ""), (" \n", "", False, False, 1.0, ""),
         ("", "4", False, False, 0.0, ""),
     ],
-)
+)  # fmt: skip
 def test_exact_match(answer, target, ignore_case, ignore_punctuation, value, extracted):
     assert score_exact_match(answer, target, {}, ignore_case, ignore_punctuation)[:2] == (value, extracted)
 
@@ -41,15 +35,11 @@ def test_all_of_pythons_punctuation_is_ignored_and_no_more():
 @pytest.mark.parametrize(
     ("answer", "target", "ignore_case", "value"),
     [
-        ("It is Paris, of course", "paris", True, 1.0),
-        ("It is Paris, of course", "paris", False, 0.0),
-        ("comparison", " paris ", True, 1.0),
-        ("100%", "%", False, 1.0),
-        ("", "x", True, 0.0),
-        ("anything", "", True, 0.0),
-        ("a_b", "a%b", True, 0.0),
+        ("It is Paris, of course", "paris", True, 1.0), ("It is Paris, of course", "paris", False, 0.0),
+        ("comparison", " paris ", True, 1.0), ("100%", "%", False, 1.0), ("", "x", True, 0.0),
+        ("anything", "", True, 0.0), ("a_b", "a%b", True, 0.0),
     ],
-)
+)  # fmt: skip
 def test_contains(answer, target, ignore_case, value):
     assert score_contains(answer, target, {}, ignore_case)[:2] == (value, answer.strip())
 

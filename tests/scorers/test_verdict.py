@@ -41,19 +41,10 @@ def test_score_verdict_reads_the_values(answer, expected):
 @pytest.mark.parametrize(
     ("verdict", "value", "extracted"),
     [
-        (1, 0, "1"),
-        (4, 0.75, "4"),
-        (4.0, 0.75, "4"),
-        (2.5, 0.375, "2.5"),
-        (5, 1, "5"),
-        ("3", 0.5, "3"),
-        (0.9, 0, None),
-        (6, 0, None),
-        ("four", 0, None),
-        ("NaN", 0, None),
-        (True, 0, None),
+        (1, 0, "1"), (4, 0.75, "4"), (4.0, 0.75, "4"), (2.5, 0.375, "2.5"), (5, 1, "5"), ("3", 0.5, "3"),
+        (0.9, 0, None), (6, 0, None), ("four", 0, None), ("NaN", 0, None), (True, 0, None),
     ],
-)
+)  # fmt: skip
 def test_score_verdict_reads_a_scale(verdict, value, extracted):
     answer = json.dumps({"verdict": verdict, "reason": "So."})
     explanation = (
