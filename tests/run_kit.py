@@ -292,6 +292,25 @@ def complete(spec: EvalSpec, settings: Settings, resume: str = "auto", launch: A
     return evaluation.finish(counts)
 
 
+def answer_run(
+    spec: EvalSpec, settings: Settings, *texts: str | None, before_end: Callable[[], object] = lambda: None
+) -> RunResult:
+    """Complete a new run with these answers, in the order of its prompts; None is an error."""
+    evaluation = begin_evaluation(spec, settings, "never")
+    counts = evaluation.prepare()
+    answer_in_order(evaluation, *texts)
+    before_end()
+    return evaluation.finish(counts)
+
+
+def check_sound(settings: Settings, requests: int) -> None:
+    """The one run is complete, and each request has one answer."""
+    counts = "(select count(*) from completions), (select count(distinct request_id) from completions)"
+    runs = "runs left join request_integrity using (run_id)"
+    found = query(settings, f"select state, expected_requests, is_sound, {counts} from {runs}")
+    assert found == [("completed", requests, True, requests, requests)]
+
+
 def settings_in(folder: Path) -> Settings:
     """Settings whose folders are in this one, quick to load and to write."""
     return Settings(data_dir=folder / "data", lock_dir=folder / "locks", flush_interval_s=0.2, load_interval_s=0.5)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_kit import FAKE, answer_in_order, complete, copy_run, query, settings_in, vanish
+from run_kit import FAKE, answer_run, complete, copy_run, query, settings_in, vanish
 
 from assayline.comparison.baselines import pin_baseline
 from assayline.errors import PromptError, SpecError
@@ -37,7 +37,8 @@ def judge_sums(make_spec: Any) -> Callable[..., str]:
             "columns": {"target": "answer", "metadata": ["level", "first"]},
             **fields.pop("prompts", {}),
         }
-        return answer(make_spec(engine=FAKE, prompts=prompts, scorers=["numeric"], **fields), settings, *texts)
+        spec = make_spec(engine=FAKE, prompts=prompts, scorers=["numeric"], **fields)
+        return answer_run(spec, settings, *texts).run_id
 
     return make
 
@@ -73,15 +74,6 @@ def judge_spec(make_spec: Any) -> Callable[..., EvalSpec]:
     return make
 
 
-def answer(spec: EvalSpec, settings: Settings, *texts: str | None) -> str:
-    """Complete a new run with these answers, in the order of its prompts, and return its id."""
-    evaluation = begin_evaluation(spec, settings, "never")
-    counts = evaluation.prepare()
-    answer_in_order(evaluation, *texts)
-    evaluation.finish(counts)
-    return evaluation.run_id
-
-
 def prepare(spec: EvalSpec, settings: Settings) -> str:
     """Store the prompts of a new run, which goes no further, and return its id."""
     evaluation = begin_evaluation(spec, settings, "never")
@@ -100,9 +92,8 @@ def read_prompts(settings: Settings, run_id: str, columns: str = "messages_json,
 
 def test_answers_of_a_run_are_prompts_whose_metadata_has_their_origin(run_id, judge_spec, settings):
     ids = {row: prompt_id for prompt_id, row in query(settings, "select prompt_id, source_row from prompts")}
-    judge = answer(
-        judge_spec({"kind": "run", "run": run_id}, columns={"metadata": ["level"]}), settings, RIGHT, WRONG, "Same."
-    )
+    spec = judge_spec({"kind": "run", "run": run_id}, columns={"metadata": ["level"]})
+    judge = answer_run(spec, settings, RIGHT, WRONG, "Same.").run_id
     assert read_prompts(settings, judge) == [
         [
             [{"role": "user", "content": f"{row} + {row} = {text}?"}],
@@ -170,7 +161,7 @@ def test_pairs_show_each_answer_first_once_and_score_the_first_runs(run_id, judg
     template = "{{ prompt }}: {{ first }} or {{ second }}?"
     source = {"kind": "pairs", "runs": [one, other], "where": "first <> second"}
     spec = judge_spec(source, template, columns={"metadata": ["level"]})
-    judge = answer(spec, settings, '{"verdict": "first"}', '{"verdict": "first"}')
+    judge = answer_run(spec, settings, '{"verdict": "first"}', '{"verdict": "first"}').run_id
     first, second = read_prompts(settings, judge)
     assert [row[0][0]["content"] for row in (first, second)] == ["0 + 0: 0 or zero?", "0 + 0: zero or 0?"]
     own = first[2]["source"]
@@ -199,7 +190,7 @@ def test_names_of_runs_are_resolved_to_ids_that_are_stored(run_id, judged, judge
 
 
 def test_a_judge_of_a_judge_is_judged(run_id, judge_spec, settings):
-    judge = answer(judge_spec({"kind": "run", "run": run_id}), settings, *[RIGHT] * 3)
+    judge = answer_run(judge_spec({"kind": "run", "run": run_id}), settings, *[RIGHT] * 3).run_id
     second = prepare(judge_spec({"kind": "run", "run": judge}, "{{ source.run_id }} {{ answer }}"), settings)
     [[message], _, metadata], *_ = read_prompts(settings, second)
     assert message["content"] == f"{run_id} {RIGHT}" and metadata["source"]["run_id"] == judge
@@ -208,7 +199,7 @@ def test_a_judge_of_a_judge_is_judged(run_id, judge_spec, settings):
 def test_an_answer_that_the_template_cannot_use_is_an_error_row_with_its_origin(run_id, judge_spec, settings):
     template = "{{ answer }} {{ level if level else reasoning }}"
     spec = judge_spec({"kind": "run", "run": run_id}, template).model_copy(update={"max_error_share": 1.0})
-    judge = answer(spec, settings, RIGHT, RIGHT)
+    judge = answer_run(spec, settings, RIGHT, RIGHT).run_id
     assert [row[2]["source"]["run_id"] for row in read_prompts(settings, judge)] == [run_id] * 3
     kinds = f"select error_kind from scores where run_id = '{judge}' order by 1 nulls last"
     assert query(settings, kinds) == [("template_error",), (None,), (None,)]

@@ -1,6 +1,7 @@
 """Copies of a run's folder, made by any tool while the run grows: the same command resumes each of them."""
 
 import base64
+import itertools
 import json
 import random
 import shutil
@@ -72,10 +73,12 @@ class Copy:
 
 
 @pytest.fixture
-def copies(spec: EvalSpec, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Copy]:
-    """Copies that began at each write of a file, except telemetry, and went on at later ones; half of them are cut."""
+def copies(
+    step: int, spec: EvalSpec, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[Copy]:
+    """Copies that began at every step-th write of a file, except telemetry, and went on at later ones; half are cut."""
     complete(spec, settings)  # its lengths order the next run
-    dice, made, lock = random.Random(4), [], threading.Lock()
+    dice, made, lock, writes = random.Random(4), [], threading.Lock(), itertools.count()
     runs_dir, sync = settings.data_dir / "runs", files.sync_folder
     known = {path.name for path in runs_dir.iterdir()}
 
@@ -83,7 +86,8 @@ def copies(spec: EvalSpec, settings: Settings, tmp_path: Path, monkeypatch: pyte
         sync(folder)
         with lock:
             for run_dir in runs_dir.iterdir():
-                if run_dir.name not in known and (run_dir / MANIFEST_NAME).exists() and folder.name != "telemetry":
+                is_ours = run_dir.name not in known and (run_dir / MANIFEST_NAME).exists()
+                if is_ours and folder.name != "telemetry" and next(writes) % step == 0:
                     made.append(Copy(run_dir, tmp_path / f"copy-{len(made)}" / "data", len(made) % 2 > 0, dice))
             for copy in made:
                 copy.copy(dice.randrange(4))
@@ -93,7 +97,7 @@ def copies(spec: EvalSpec, settings: Settings, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(files, "sync_folder", sync)
     for copy in made:
         copy.copy(len(copy.names))
-    assert len(made) > 45
+    assert len(made) >= 46 // step
     return made
 
 
@@ -130,9 +134,8 @@ def resume(copy: Copy, spec: EvalSpec, here: Settings, is_finished: bool) -> int
 @pytest.mark.parametrize("step", [10, pytest.param(1, marks=pytest.mark.rare)])
 def test_evaluate_resumes_a_copy_made_at_any_moment_in_any_order(copies, spec, tmp_path, step):
     kept = [
-        resume(copy, spec, settings_in(tmp_path / f"copy-{number}"), number % 8 == 0)
+        resume(copy, spec, settings_in(tmp_path / f"copy-{number}"), number * step % 8 == 0)
         for number, copy in enumerate(copies)
-        if number % step == 0
     ]
     assert min(kept) == 0 and max(kept) > ROWS // 2
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from run_kit import FAKE, answer_some, complete, lose_answers, part_of, query, rows_of, vanish, work
+from run_kit import FAKE, answer_some, check_sound, complete, lose_answers, part_of, query, rows_of, vanish, work
 
 from assayline.errors import RunFailedError, StoreError
 from assayline.run.begin import Evaluation, begin_evaluation
+from assayline.run.prepare import _ShardWriter
 from assayline.run.rebuild import rebuild_run
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
@@ -43,10 +44,7 @@ def check_whole(settings: Settings) -> None:
             for part in list_parts(run_dir, table):
                 pq.read_table(part, partitioning=None)
     assert not list(settings.data_dir.glob("runs/*/parts/*/.*"))
-    counts = "(select count(*) from completions), (select count(distinct request_id) from completions)"
-    runs = "runs left join request_integrity using (run_id)"
-    found = query(settings, f"select state, expected_requests, is_sound, {counts} from {runs}")
-    assert found == [("completed", REQUESTS, True, REQUESTS, REQUESTS)]
+    check_sound(settings, REQUESTS)
 
 
 def leave_in_database(run: Evaluation) -> None:
@@ -59,36 +57,95 @@ def tear(run: Evaluation) -> None:
     (run.run_dir / "parts" / "completions" / ".x.parquet.writing").write_bytes(b"PAR1")
 
 
-KILLED: dict[str, tuple[tuple[int, ...], Callable[[Evaluation], object], int]] = {
-    "before an answer": ((), lambda run: None, 29),
-    "with some answers": ((8, 3), lambda run: None, 18),
-    "with every answer": ((8, 8, 8, 5), lambda run: None, 0),
-    "with answers that only the database has": ((8, 3), leave_in_database, 18),
-    "without a file of requests": ((8, 3), lambda run: part_of(run, "requests", "shard-000001").unlink(), 18),
-    "without a file of prompts": ((8, 3), lambda run: part_of(run, "prompts", "shard-000002").unlink(), 18),
-    "with a torn file and without a database": ((8, 3), tear, 18),
-}
-"""Answers by shard, what else happened, and how many requests the resumed run sends."""
+class Killed(BaseException):
+    """As if the process were gone."""
+
+
+def remove(table: str, number: int) -> Callable[[Evaluation], object]:
+    return lambda run: part_of(run, table, f"shard-{number:06d}").unlink()
+
+
+def load(run: Evaluation) -> None:
+    assert run.try_load() is None
+
+
+def stop(run: Evaluation) -> None:
+    """A run that is stopped while it prepares leaves no shard in part."""
+    vanish(run)
+    stopped = begin_evaluation(run.spec, run.settings)
+    stopped.stop()
+    counts = stopped.prepare()
+    assert not counts.is_complete and list_parts(run.run_dir, "requests") == []
+    with pytest.raises(RunFailedError, match="stopped before all its prompts were read"):
+        stopped.finish(counts)
+    stopped.abandon("failed")
+
+
+Point = tuple[str, int]
+"""A table and a shard, before whose part preparation is killed."""
+KILLED: dict[str, tuple[list[Point], tuple[int, ...], Callable[[Evaluation], object], int]] = {
+    "before a prompt": ([("prompts", 0)], (), lambda run: None, 29),
+    "before a prompt, and stopped then": ([("prompts", 0)], (), stop, 29),
+    "between parts, again and again": (
+        [("completions", 3), ("requests", 3)], (3, 3), lambda run: None, 23),
+    "between parts that are loaded": ([("completions", 3), ("requests", 3)], (), load, 29),
+    "with two shards of four": ([("prompts", 2)], (3, 3), load, 23),
+    "before an answer": ([], (), lambda run: None, 29),
+    "with some answers": ([], (8, 3), lambda run: None, 18),
+    "with every answer": ([], (8, 8, 8, 5), lambda run: None, 0),
+    "with answers that only the database has": ([], (8, 3), leave_in_database, 18),
+    "without a file of requests": ([], (8, 3), remove("requests", 1), 18),
+    "without a file of prompts": ([], (8, 3), remove("prompts", 2), 18),
+    "with a torn file and without a database": ([], (8, 3), tear, 18),
+}  # fmt: skip
+"""Kills while it prepares, one after another; answers by shard; what else happened; how many requests are sent then."""
+
+
+def prepare_until(
+    spec: EvalSpec, settings: Settings, points: list[Point], monkeypatch: pytest.MonkeyPatch
+) -> Evaluation:
+    """Begin a run that is killed at each point in turn, or is prepared if there is none."""
+    original = _ShardWriter._put
+    for table, shard in points:
+
+        def put(self: Any, to: str, name: str, records: Any, at: Point = (table, shard)) -> None:
+            if (to, int(name[-6:])) == at:
+                raise Killed
+            original(self, to, name, records)
+
+        run = begin_evaluation(spec, settings)
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(_ShardWriter, "_put", put)
+            run.prepare()
+        if (table, shard) != points[-1]:
+            vanish(run)
+    if not points:
+        run = begin_evaluation(spec, settings)
+        run.prepare()
+    return run
 
 
 @pytest.mark.parametrize("case", KILLED)
-def test_a_killed_run_is_resumed_and_sends_only_what_has_no_answer(spec, settings, case):
-    answered, hurt, asked = KILLED[case]
-    killed = begin_evaluation(spec, settings)
-    counts = killed.prepare()
+def test_a_killed_run_is_resumed_and_sends_only_what_has_no_answer(spec, settings, monkeypatch, case):
+    points, answered, hurt, asked = KILLED[case]
+    killed = prepare_until(spec, settings, points, monkeypatch)
     early = answer_some(killed, *answered)
     hurt(killed)
     vanish(killed)
+    written = {part: part.stat().st_mtime_ns for part in list_parts(killed.run_dir, "requests")}
     run = begin_evaluation(spec, settings)
     assert (run.run_id, run.clock) == (killed.run_id, killed.clock), "its time goes on from the first start"
     is_prepared = not case.startswith("without a file")
-    known = f"{REQUESTS - asked} of 30 requests" if is_prepared else f"{REQUESTS - asked} requests"
-    attempt = 2 if asked else 1  # one that asks nothing does not count
-    assert run.notes[-1] == f"Resuming run {run.run_id}, attempt {attempt}: {known} are already answered."
-    assert any("prepared prompts, requests or media are missing" in note for note in run.notes) != is_prepared
+    attempt = killed.manifest.attempt + ("stopped" in case) + (asked > 0)  # one that asks nothing does not count
+    if not points:
+        known = f"{REQUESTS - asked} of 30 requests" if is_prepared else f"{REQUESTS - asked} requests"
+        assert run.notes[-1] == f"Resuming run {run.run_id}, attempt {attempt}: {known} are already answered."
+        assert any("prepared prompts, requests or media are missing" in note for note in run.notes) != is_prepared
+        assert [run.order(f"worker-{number}").first_generation for number in range(2)] == [4, 0]
     assert run.order("worker-0").attempt == attempt
-    assert [run.order(f"worker-{number}").first_generation for number in range(2)] == [4, 0]
-    assert (run.prepare(), run.is_answered) == (counts, asked == 0)
+    counts = run.prepare()
+    assert (counts.requests, counts.shards, run.is_answered) == (REQUESTS, 4, asked == 0)
+    assert {part: part.stat().st_mtime_ns for part in written} == written, "what is there is not written again"
     assert asked == 0 or work(run) == asked
     assert run.finish(counts).answered_requests == REQUESTS
     check_whole(settings)
@@ -97,6 +154,7 @@ def test_a_killed_run_is_resumed_and_sends_only_what_has_no_answer(spec, setting
     assert [kind for *_, kind, _ in texts if kind] == ["prompt_too_long"]
     assert all(at_s > 0 for *_, text, kind, at_s in texts if text != "early" and not kind)
     assert query(settings, "select attempt, finished_at is not null from runs") == [(attempt, True)]
+    assert query(settings, "select count(*) from prompts") == [(REQUESTS,)]
 
 
 @pytest.fixture

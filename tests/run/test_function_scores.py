@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_kit import FAKE, answer_in_order, begin_and_vanish, copy_run, query, settings_in
+from run_kit import FAKE, answer_in_order, answer_run, begin_and_vanish, copy_run, query, settings_in
 
 from assayline.errors import SpecError, StoreError
 from assayline.flows.cli import run
@@ -68,13 +68,9 @@ def make_sums(make_spec: Any) -> Callable[..., EvalSpec]:
     return make
 
 
-def complete(spec: EvalSpec, settings: Settings, before_end: Callable[[], object] = lambda: None) -> RunResult:
-    """Complete a new run of a spec with `ANSWERS`, after `before_end`."""
-    evaluation = begin_evaluation(spec, settings, "never")
-    counts = evaluation.prepare()
-    answer_in_order(evaluation, *ANSWERS)
-    before_end()
-    return evaluation.finish(counts)
+def complete(spec: EvalSpec, settings: Settings, **how: Any) -> RunResult:
+    """Complete a new run of a spec with `ANSWERS`."""
+    return answer_run(spec, settings, *ANSWERS, **how)
 
 
 @pytest.fixture

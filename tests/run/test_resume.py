@@ -26,9 +26,7 @@ from assayline.errors import Death, EngineDiedError, PromptsChangedError, RunFai
 from assayline.run.begin import begin_evaluation, plan_evaluation
 from assayline.run.judging import find_unreported
 from assayline.run.order import read_shard
-from assayline.run.prepare import _ShardWriter
 from assayline.run.resume import choose_run, describe_left, describe_way_on
-from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
 from assayline.spec.identity import canonical_json
@@ -36,7 +34,7 @@ from assayline.store.answers import survey_answers
 from assayline.store.database import connect
 from assayline.store.locks import is_worked_on, lock_run
 from assayline.store.manifest import AUTO, NEVER, Purpose, read_manifest, write_manifest
-from assayline.store.parts import list_parts, write_part
+from assayline.store.parts import write_part
 from assayline.store.thread import DatabaseThread
 
 pytestmark = pytest.mark.slow
@@ -63,13 +61,6 @@ while True:
 def spec(make_spec: Any) -> EvalSpec:
     found: EvalSpec = make_spec(engine=FAKE, prompts={"limit": 30}, shard_requests=8)
     return found
-
-
-def check_sound(settings: Settings, requests: int = 30) -> None:
-    counts = "(select count(*) from completions), (select count(distinct request_id) from completions)"
-    runs = "runs left join request_integrity using (run_id)"
-    found = query(settings, f"select state, expected_requests, is_sound, {counts} from {runs}")
-    assert found == [("completed", requests, True, requests, requests)]
 
 
 def answers_of(run_dir: Path) -> list[str]:
@@ -166,95 +157,6 @@ def test_a_run_that_was_abandoned_says_so_while_it_waits_and_runs_again(spec, se
     again = begin_evaluation(spec, settings)
     assert read_manifest(again.run_dir).state == "running"
     assert query(settings, "select state, finished_at is null, attempt from runs") == [("running", True, 2)]
-
-
-def test_a_run_killed_while_it_prepared_goes_on(spec, settings, monkeypatch):
-    """Kill it again and again, after that many rows; answers to prepared requests are kept."""
-
-    class Killed(BaseException):
-        """As if the process were gone."""
-
-    original, left, run_ids = _ShardWriter.add, 0, set()
-
-    def count_rows(self: Any, *_: Any) -> None:
-        nonlocal left
-        if left == 0:
-            raise Killed
-        left -= 1
-        original(self, *_)
-
-    early: list[str] = []
-    written: dict[Path, int] = {}
-    for attempt, rows in enumerate((0, 7, 8, 20), 1):
-        evaluation, left = begin_evaluation(spec, settings), rows
-        assert evaluation.manifest.attempt == attempt
-        run_ids.add(evaluation.run_id)
-        with monkeypatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(_ShardWriter, "add", count_rows)
-            evaluation.prepare()
-        early = answer_some(evaluation, *[3] * (rows // 8))
-        evaluation.try_load()
-        vanish(evaluation)
-        written |= {part: part.stat().st_mtime_ns for part in list_parts(evaluation.run_dir, "requests")}
-    again = begin_evaluation(spec, settings)
-    assert run_ids == {again.run_id}
-    counts = again.prepare()
-    assert counts.requests == 30
-    assert {part: part.stat().st_mtime_ns for part in written} == written, "what is there is not written again"
-    assert len(early) == 6 and work(again) == 30 - len(early)
-    again.finish(counts)
-    check_sound(settings)
-
-
-@pytest.mark.parametrize("loaded", [True, False])
-def test_a_kill_between_the_parts_of_a_shard_neither_loses_nor_doubles(make_spec, settings, monkeypatch, loaded):
-    """A shard is three parts; those that are there, in the ledger or not, are not loaded twice.
-
-    The run is killed before each of them in turn, and goes on each time.
-    """
-    rows = [{"question": "1 + 1?"}, {"question": "1 + 1 " * 500}] * 6
-    prompts = {"source": {"kind": "inline", "rows": rows}, "columns": {}}
-    spec = make_spec(engine=FAKE, prompts=prompts, shard_requests=4)
-
-    class Killed(BaseException):
-        """As if the process were gone."""
-
-    original, killed_before = _ShardWriter._put, ""
-
-    def put(self: Any, table: str, name: str, records: Any) -> None:
-        if table == killed_before and name.endswith("1"):
-            raise Killed
-        original(self, table, name, records)
-
-    for table in ("prompts", "completions", "requests"):
-        killed_before = table
-        evaluation = begin_evaluation(spec, settings)
-        with monkeypatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(_ShardWriter, "_put", put)
-            evaluation.prepare()
-        if loaded:
-            assert evaluation.try_load() is None
-        vanish(evaluation)
-    complete(spec, settings)
-    check_sound(settings, requests=12)
-    assert query(settings, "select count(*) from prompts") == [(12,)]
-    assert query(settings, "select count(*) from completions where error_kind = 'prompt_too_long'") == [(6,)]
-
-
-def test_a_run_that_is_killed_before_its_first_prompt_and_then_stopped_goes_on(spec, settings):
-    """A run stopped while it prepares leaves no partial shard."""
-    killed = begin_evaluation(spec, settings)
-    vanish(killed)
-    assert query(settings, "select count(*) from runs") == [(0,)]
-    evaluation = begin_evaluation(spec, settings)
-    evaluation.stop()
-    counts = evaluation.prepare()
-    assert not counts.is_complete and list_parts(evaluation.run_dir, "requests") == []
-    with pytest.raises(RunFailedError, match="stopped before all its prompts were read"):
-        evaluation.finish(counts)
-    evaluation.abandon("failed")
-    assert complete(spec, settings).run_id == killed.run_id
-    check_sound(settings)
 
 
 def test_completed_runs_those_older_and_never_mean_a_new_run(spec, settings):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_kit import FAKE, answer_in_order, begin_and_vanish, complete, copy_run, query, settings_in
+from run_kit import FAKE, answer_in_order, answer_run, begin_and_vanish, complete, copy_run, query, settings_in
 
 from assayline.errors import PromptError, SpecError
 from assayline.flows.cli import run
@@ -49,11 +49,7 @@ def make_sums(make_spec: Any) -> Callable[..., EvalSpec]:
 
 def run_with(spec: EvalSpec, settings: Settings, *texts: str | None) -> Path:
     """A completed run with these answers; its folder."""
-    evaluation = begin_evaluation(spec, settings, "never")
-    counts = evaluation.prepare()
-    answer_in_order(evaluation, *texts)
-    evaluation.finish(counts)
-    return evaluation.run_dir
+    return settings.run_dir(answer_run(spec, settings, *texts).run_id)
 
 
 def test_score_run_counts_rows_that_cannot_be_asked_as_wrong(make_sums, settings):
@@ -138,10 +134,7 @@ def test_every_scorer_of_a_spec_scores(make_sums, settings):
 def test_a_run_whose_answers_or_targets_are_hardly_read_says_so(make_sums, settings):
     rows = [{"question": str(number), "answer": target} for number, target in enumerate(["1", "2", "none", "4"])]
     spec = make_sums(rows=rows, scorers=[{"kind": "numeric"}])
-    evaluation = begin_evaluation(spec, settings)
-    counts = evaluation.prepare()
-    answer_in_order(evaluation, "The answer is 1.", "1 or 2", "3", "I do not know")
-    result = evaluation.finish(counts)
+    result = answer_run(spec, settings, "The answer is 1.", "1 or 2", "3", "I do not know")
     assert (
         "numeric found no number in the answer in 25%, only the last of several numbers in 25%, no number in the "
         "target in 25% of 4 answers. hint: ask for the form of the answer in the prompt, or raise sampling.max_tokens; "

@@ -50,15 +50,9 @@ def test_requests_reach_a_server_when_the_trace_says(tmp_path, settings, make_sp
 @pytest.mark.vllm
 def test_prefix_cache_has_the_shared_prefixes_of_the_trace(tmp_path, settings, make_spec):
     lengths_and_blocks = [
-        (300, [1, 2, 3]),
-        (300, [1, 2, 4]),
-        (300, [5, 6, 7]),
-        (384, [1, 2, 3]),
-        (384, [1, 2, 3]),
-        (200, [5, 9]),
-        (200, []),
-        (300, [5, 6, 8]),
-    ]
+        (300, [1, 2, 3]), (300, [1, 2, 4]), (300, [5, 6, 7]), (384, [1, 2, 3]), (384, [1, 2, 3]), (200, [5, 9]),
+        (200, []), (300, [5, 6, 8]),
+    ]  # fmt: skip
     shared_blocks = [0, 2, 0, 2, 2, 1, 0, 2]
     prompts = trace_of(tmp_path, [(0, tokens, blocks) for tokens, blocks in lengths_and_blocks])
     spec = make_spec(
