@@ -36,21 +36,11 @@ def test_every_form_of_an_image_is_the_same_reference(folder, reader, tmp_path):
     file = folder / "my pictures" / "a 1.png"
     text = base64.b64encode(PNG).decode()
     values: list[Any] = [
-        "my pictures/a 1.png",
-        str(file),
-        file,
-        file.as_uri(),
-        f"data:image/png;base64,{text}",
-        f"DATA:;base64,{text[:40]}\n{text[40:]}",
-        text,
-        PNG,
-        bytearray(PNG),
-        {"bytes": PNG, "path": None},
-        {"bytes": PNG, "path": "elsewhere.png"},
-        {"bytes": None, "path": "my pictures/a 1.png"},
-        {"path": str(file)},
+        "my pictures/a 1.png", str(file), file, file.as_uri(), f"data:image/png;base64,{text}",
+        f"DATA:;base64,{text[:40]}\n{text[40:]}", text, PNG, bytearray(PNG), {"bytes": PNG, "path": None},
+        {"bytes": PNG, "path": "elsewhere.png"}, {"bytes": None, "path": "my pictures/a 1.png"}, {"path": str(file)},
         {"url": f"data:image/png;base64,{text}"},
-    ]
+    ]  # fmt: skip
     for value in values:
         (media,) = reader.read("image", value, folder)
         assert media["digest"] == DIGEST, value
@@ -97,29 +87,17 @@ def test_decoded_columns_of_datasets_are_read_too(reader, tmp_path):
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("missing.png", "missing.png' cannot be read: No such file"),
-        ("/no/such/folder/a.png", "No such file"),
-        (".", "is not a regular file"),
-        ("a\0b.png", "null"),
-        ("file://other-machine/a.png", "on another machine"),
-        ("file:///no/such.png", "No such file"),
-        ("data:image/png;base64,@@@", "not base64"),
-        ("data:image/png;base64", "without a comma"),
-        ("data:image/png;base64,", "empty"),
-        ("ftp://host/a.png", "unknown scheme"),
-        ("http://example.com/a.png", "allowed_domains does not allow"),
-        ("x" * 5000 + "!", "neither a path nor base64"),
-        ("~nobody-of-that-name/a.png", "user that does not exist"),
-        (b"", "empty"),
-        ("", "is an empty text. hint: write null"),
-        ([" "], "is an empty text. hint: write null"),
-        (7, "expected a path"),
-        (True, "expected a path"),
-        ({"path": None}, "expected a path"),
-        ({}, "expected a path"),
-        ([0.1, 0.2], "list of numbers"),
+        ("missing.png", "missing.png' cannot be read: No such file"), ("/no/such/folder/a.png", "No such file"),
+        (".", "is not a regular file"), ("a\0b.png", "null"), ("file://other-machine/a.png", "on another machine"),
+        ("file:///no/such.png", "No such file"), ("data:image/png;base64,@@@", "not base64"),
+        ("data:image/png;base64", "without a comma"), ("data:image/png;base64,", "empty"),
+        ("ftp://host/a.png", "unknown scheme"), ("http://example.com/a.png", "allowed_domains does not allow"),
+        ("x" * 5000 + "!", "neither a path nor base64"), ("~nobody-of-that-name/a.png", "user that does not exist"),
+        (b"", "empty"), ("", "is an empty text. hint: write null"), ([" "], "is an empty text. hint: write null"),
+        (7, "expected a path"), (True, "expected a path"), ({"path": None}, "expected a path"),
+        ({}, "expected a path"), ([0.1, 0.2], "list of numbers"),
     ],
-)
+)  # fmt: skip
 def test_reference_rejects_an_invalid_image(value, words, folder, reader):
     with pytest.raises(MediaError, match=words):
         reader.read("image", value, folder)

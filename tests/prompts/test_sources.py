@@ -56,17 +56,23 @@ def test_a_glob_is_read_in_the_order_of_names(tmp_path):
     assert [row["prompt"] for row in read(tmp_path / "*.jsonl")] == ["a", "b", "c"]
 
 
-def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path):
-    assert read(write(tmp_path / "a[1].jsonl", '{"prompt": "x"}')) == [{"prompt": "x"}]
+X = '{"prompt": "x"}'
+FILES: dict[str, tuple[str, str | bytes, str, list[dict[str, Any]]]] = {
+    "a name that looks like a glob": ("a[1].jsonl", X, "auto", [{"prompt": "x"}]),
+    "a format given beats the ending": ("a.txt", X, "jsonl", [{"prompt": "x"}]),
+    "blank lines and a mark, jsonl": ("a.jsonl", b'\xef\xbb\xbf\r\n{"a": 1}\r\n\r\n', "auto", [{"a": 1}]),
+    "blank lines and a mark, csv": ("a.csv", b"\xef\xbb\xbfa,b\r\n1,2\r\n\r\n", "auto", [{"a": "1", "b": "2"}]),
+    "a long field": ("a.csv", "a\n" + "x" * 500_000, "auto", [{"a": "x" * 500_000}]),
+    "numbers of rows": ("a.csv", pd.DataFrame({"a": ["x", "y"]}).to_csv(), "auto", [{"a": "x"}, {"a": "y"}]),
+    **{f"delimiter {sign!r}": (name, f'a{sign}b\n"1{sign},2"{sign}3\n', "auto", [{"a": f"1{sign},2", "b": "3"}])
+       for name, sign in (("a.csv", ";"), ("a.tsv", "\t"), ("a.csv", "|"))},
+}  # fmt: skip
 
 
-def test_sources_skip_blank_lines_and_a_byte_order_mark(tmp_path):
-    assert read(write(tmp_path / "a.jsonl", b'\xef\xbb\xbf\r\n{"a": 1}\r\n\r\n')) == [{"a": 1}]
-    assert read(write(tmp_path / "b.csv", b"\xef\xbb\xbfa,b\r\n1,2\r\n\r\n")) == [{"a": "1", "b": "2"}]
-
-
-def test_a_long_csv_field_is_read(tmp_path):
-    assert len(read(write(tmp_path / "a.csv", "a\n" + "x" * 500_000))[0]["a"]) == 500_000
+@pytest.mark.parametrize("case", FILES)
+def test_a_file_is_read_as_it_is_meant(tmp_path, case):
+    name, content, format, rows = FILES[case]
+    assert read(write(tmp_path / name, content), format=format) == rows
 
 
 GOOD = {"jsonl": '{"a": 1, "b": 2}', "csv": "a,b\n1,2"}
@@ -107,6 +113,7 @@ def test_a_line_that_cannot_be_read_is_one_bad_row(tmp_path, kind, bad, lines, e
         ("a.csv", b"\xff,b\n1,2\n", ["a.csv, line 1", "not UTF-8"]),
         ("a.csv", '"a"x,b\n1,2\n', ["a.csv, line 1", "not CSV"]),
         ("a.csv", "a,a\n1,2\n", ["a.csv, line 1", "same name twice", "'a'"]),
+        ("b.csv", "a,,b\n1,2,3\n", ["the header has no name"]),
         ("a.parquet", "PAR1 nonsense", ["a.parquet", "after row 0", "damaged"]),
         ("a.txt", "[]", ["a.txt", "ending .txt", ".jsonl", "prompts.source.format"]),
         ("a", "", ["ending (none)"]),
@@ -231,10 +238,6 @@ def test_a_path_without_a_file_is_an_error(tmp_path, name, expected):
         read(tmp_path / name)
 
 
-def test_a_format_given_beats_the_ending(tmp_path):
-    assert read(write(tmp_path / "a.txt", '{"a": 1}'), format="jsonl") == [{"a": 1}]
-
-
 def test_lines_are_read_as_they_are_asked_for(tmp_path):
     path = write(tmp_path / "a.csv", "a\n" + "1\n" * 3 + '"damage')
     rows = read_rows(FileSource(kind="file", path=str(path)))
@@ -321,18 +324,6 @@ def test_compressed_files_are_read(tmp_path, kind, name, text):
         read(tmp_path / name)
 
 
-@pytest.mark.parametrize(("name", "sign"), [("a.csv", ";"), ("a.tsv", "\t"), ("a.csv", "|")])
-def test_csv_is_read_by_the_delimiter_of_its_header(tmp_path, name, sign):
-    path = write(tmp_path / name, f'a{sign}b\n"1{sign},2"{sign}3\n')
-    assert read(path) == [{"a": f"1{sign},2", "b": "3"}]
-
-
-def test_numbers_of_rows_before_a_csv_are_left_out(tmp_path):
-    assert read(write(tmp_path / "a.csv", pd.DataFrame({"a": ["x", "y"]}).to_csv())) == [{"a": "x"}, {"a": "y"}]
-    with pytest.raises(PromptError, match="the header has no name"):
-        read(write(tmp_path / "b.csv", "a,,b\n1,2,3\n"))
-
-
 def test_csv_is_read_through_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "a.csv")
     writing = threading.Thread(target=(tmp_path / "a.csv").write_text, args=("a;b\n1;2\n",))
@@ -357,19 +348,8 @@ TOOLS = [
     {"type": "function", "function": {"name": "f", "parameters": {"properties": {"hour": {"type": "integer"}}}}},
     {"type": "function", "function": {"name": "g", "parameters": {"properties": {"at": {"enum": ["x"]}}}}},
 ]
-DOORS = [
-    "jsonl",
-    "json",
-    "csv",
-    "parquet",
-    "text in parquet",
-    "hub",
-    "inline",
-    "python",
-    "sharegpt",
-    "sharegpt in parquet",
-    "batch",
-]
+DOORS = ["jsonl", "json", "csv", "parquet", "text in parquet", "hub", "inline", "python", "sharegpt",
+         "sharegpt in parquet", "batch"]  # fmt: skip
 
 
 def open_door(door: str, rows: list[dict[str, Any]], folder: Path, monkeypatch: Any) -> dict[str, Any]:

@@ -15,17 +15,12 @@ from assayline.spec.prompts import ChatSpec
 USER = [{"role": "user", "content": "q"}]
 ROW = {"question": "q", "items": [1], "record": {"a": 1}}
 ESCAPES = [
-    "{{ ''.__class__.__mro__ }}",
-    "{{ ''['__class__'].__mro__ }}",
-    "{{ ''|attr('__class__') }}",
-    "{{ '{0.__class__.__mro__}'.format('') }}",
-    "{{ cycler.__init__.__globals__ }}",
-    "{{ lipsum.__globals__['os'].popen('id').read() }}",
-    "{{ self.__init__.__globals__ }}",
-    "{% include '/etc/passwd' %}",
-    "{% import 'os' as os %}{{ os.environ }}",
+    "{{ ''.__class__.__mro__ }}", "{{ ''['__class__'].__mro__ }}", "{{ ''|attr('__class__') }}",
+    "{{ '{0.__class__.__mro__}'.format('') }}", "{{ cycler.__init__.__globals__ }}",
+    "{{ lipsum.__globals__['os'].popen('id').read() }}", "{{ self.__init__.__globals__ }}",
+    "{% include '/etc/passwd' %}", "{% import 'os' as os %}{{ os.environ }}",
     "{% for i in range(10 ** 9) %}x{% endfor %}",
-]
+]  # fmt: skip
 CHANGES = ["{{ items.append(2) }}", "{{ record.update({'a': 2}) }}", "{% set x = [] %}{{ x.append(1) }}"]
 
 
