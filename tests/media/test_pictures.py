@@ -69,6 +69,7 @@ def test_a_rotation_note_is_followed():
 )
 def test_large_images_are_downscaled_in_proportion(most, size):
     assert decode_image(encode(picture(400, 100)), MediaSpec(max_pixels=most)).size == size
+    assert decode_image(encode(picture(1, 1)), MediaSpec(max_pixels=most)).size == (1, 1)
 
 
 def png_of_size(width: int, height: int) -> bytes:

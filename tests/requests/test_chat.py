@@ -356,6 +356,22 @@ def test_load_tokenizer_rejects_an_invalid_tokenizer(tmp_path, content):
         load_tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("tokenizers.models", r"tokenized by tokenizers\.models, which is not installed\. hint: "),
+        ("sentencepiece", r"cannot be loaded: No module named 'sentencepiece'"),
+    ],
+)
+def test_load_tokenizer_names_a_library_that_is_not_installed(tmp_path, monkeypatch, module, words):
+    def read(*_: Any, **__: Any) -> None:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    monkeypatch.setattr("assayline.requests.tokenizer._read_tokenizer", read)
+    with pytest.raises(ModelError, match=words):
+        load_tokenizer(tmp_path)
+
+
 ASKED = {"role": "user", "content": "Why?"}
 RULES = {"role": "system", "content": "Briefly."}
 

@@ -148,7 +148,11 @@ def test_a_message_names_holders_that_there_are(gpus, tmp_path):
     with claim_device([pair], tmp_path, 0):
         pass
     alone = list_devices("cuda", 1)[:1]
-    with claim_device(alone, tmp_path, 0), pytest.raises(DeviceError, match=rf"0-1 by process {os.getpid()}, since"):
+    (tmp_path / f"{alone[0].units[0]}.lock").write_text("run of a process that was killed, process 7, since then" * 3)
+    with (
+        claim_device(alone, tmp_path, 0),
+        pytest.raises(DeviceError, match=rf"0-1 by process {os.getpid()}, since 20.{{14}} UTC\. hint"),
+    ):
         claim_device([pair], tmp_path, 0).__enter__()
 
 
