@@ -93,7 +93,6 @@ metric_list:
     aggregation: mean
     higher_is_better: true
     ignore_case: true
-    ignore_punctuation: false
 """,
     ),
     "instructions": (

@@ -4,10 +4,9 @@
     assayline benchmark SPEC --profile sweep [--points 8] [--arrival poisson] [--seconds 30]
     assayline benchmark SPEC --profile slo --slo interactive [--arrival poisson] [--seconds 30]
     assayline benchmark --resume BENCHMARK_ID | SPEC --fresh
-    assayline benchmark SPEC --noise [--repeats 10] [--dry-run] [--FIELD VALUE ...]
 
 Each repeat is a separate run of the flow `evaluate`. Runs are sequential, so a device has one engine at a time. Each
-repeat opens its own engine; the points of a profile share one, and so do two consecutive runs of a noise measurement.
+repeat opens its own engine; the points of a profile share one, and so do two consecutive runs of a lone configuration.
 The same command resumes a killed benchmark where it stopped. An interrupted pair is not completed: the remaining runs
 form new pairs, so an engine may have a single run.
 """
@@ -42,14 +41,13 @@ def benchmark(
     arrival: Literal["constant", "poisson"] | None = None,
     seconds: float | None = None,
     requests: int | None = None,
-    noise: bool = False,
     baseline: str | None = None,
 ) -> BenchmarkResult:
     """Run every configuration several times, interleaved, and compare them; or sweep the load.
 
     Args:
         spec: a spec, the path of one or of a suite, or {file, overrides} to override fields of a spec.
-        repeats: runs per configuration (default 5, the minimum for a comparison; 1 with a profile, 10 for noise).
+        repeats: runs per configuration (default 5, the minimum for a comparison; 1 with a profile).
         sweep: values by dotted field: {"engine.max_concurrency": [16, 32]}.
         resume: `auto` goes on with the newest benchmark of the same arguments, if it is unfinished; `never` starts a
             new one; the id of a benchmark resumes it, and excludes all other arguments.
@@ -61,7 +59,6 @@ def benchmark(
         seconds: maximum seconds of sending per sweep point.
         requests: maximum requests per sweep point.
         baseline: configuration to compare with, such as model=base (default: the first in quality, else the best).
-        noise: measure how much the spec differs from itself; excludes sweep and profile.
     """
     ask = BenchmarkAsk(**locals())
     settings = load_flow_settings()

@@ -47,10 +47,10 @@ PARTS: list[tuple[str, type[BaseModel]]] = [
     ("chat", prompts.ChatSpec),
     ("output", engine.OutputSpec),
     ("reasoning", engine.ReasoningSpec),
+    ("scorers, every kind", ScorerPart),
     *_name_kinds("scorers", criteria.Scorer),
     ("engine", engine.EngineSpec),
     ("engine.server", engine.ServerSpec),
-    ("engine.recovery", engine.RecoverySpec),
     ("load", load.LoadSpec),
     *_name_kinds("load.arrival", load.Arrival),
     ("slos", criteria.SloSpec),
@@ -97,22 +97,18 @@ def render() -> str:
         "",
     ]
     for title, model in PARTS:
-        lines += [
-            f"## {title}",
-            "",
-            (model.__doc__ or "").strip().splitlines()[0],
-            "",
-            "| field | type | default | meaning |",
-            "|---|---|---|---|",
-        ]
-        lines += [_row(name, model) for name in model.model_fields]
-        lines += ["", *_list_rules(model)]
+        shared = {"kind", *(ScorerPart.model_fields if "kind" in model.model_fields else ())}
+        fields = [_row(name, model) for name in model.model_fields if name not in shared]
+        head = ["| field | type | default | meaning |", "|---|---|---|---|"] if fields else []
+        lines += [f"## {title}", "", (model.__doc__ or "").strip().splitlines()[0], "", *head, *fields]
+        lines += [*([""] if fields else []), *_list_rules(model)]
     return "\n".join(lines)
 
 
 def _list_rules(model: type[BaseModel]) -> list[str]:
     """Return the rules of a scorer of assayline's own, from the docstrings of its function and that module's tables."""
-    kind = typing.get_args(model.model_fields["kind"].annotation)[0] if issubclass(model, ScorerPart) else None
+    is_kind = issubclass(model, ScorerPart) and "kind" in model.model_fields
+    kind = _name_kind(model) if is_kind else None
     if kind in (None, "python", "judge"):
         return []
     module = ast.parse((ROOT / "assayline" / "scorers" / f"{model.module}.py").read_text(encoding="utf-8"))
@@ -129,6 +125,9 @@ def render_schema() -> str:
     parts, fields = schema["$defs"], schema["properties"]
     for name in ("images", "audios", "videos"):
         parts["Columns"]["properties"][name] = _allow(parts["Columns"]["properties"][name], {"type": "string"})
+    judge = parts["JudgeScorer"]["properties"]["spec"]
+    judge["items"] = _allow(judge["items"], {"type": "string"})
+    parts["JudgeScorer"]["properties"]["spec"] = _allow(judge, {"type": "string"})
     parts["TokenLength"] = _allow(parts["TokenLength"], {"type": "integer"})
     for part in (schema, *parts.values()):
         for name, field in part.get("properties", {}).items():

@@ -27,7 +27,7 @@ TABLES = {
 }
 RATES = {
     "gpu": {"currency": "EUR", "per_gpu_hour": 2.5},
-    "machine": {"currency": "USD", "per_machine_hour": 4.0, "machines": 2},
+    "machine": {"currency": "USD", "per_machine_hour": 8.0},
     "energy": {"currency": "EUR", "per_gpu_hour": 2.0, "per_kwh": 0.31, "gpus": 3},
     "tokens": {"currency": "USD", "per_million_input_tokens": 1.5, "per_million_output_tokens": 6.0},
     "cached": {"currency": "USD", "per_million_input_tokens": 2, "per_million_cached_tokens": 0.2,

@@ -145,7 +145,7 @@ def test_schema_accepts_the_spec_of_an_example(path: Path, validator: jsonschema
         {"modle": "m"},
         {"prompts": {"source": {"kind": "file", "path": "p.jsonl"}, "limits": 3}},
         {"prompts": {"source": {"kind": "file", "paht": "p.jsonl"}}},
-        {"engine": {"recovery": {"enable": False}}},
+        {"engine": {"server": {"timeout": 1}}},
         {"scorers": [{"kind": "regex", "patern": "a"}]},
         {"scorers": ["exact_mach"]},
         {"load": {"arrival": {"kind": "poisson", "rate": 1.0}}},

@@ -73,7 +73,6 @@ def benchmark(
     arrival: Literal["constant", "poisson"] | None = None,
     seconds: float | None = None,
     requests: int | None = None,
-    noise: bool = False,
     baseline: str | None = None,
     settings: Settings | None = None,
     front: driver.FrontEnd | None = None,

@@ -21,7 +21,7 @@ from assayline.benchmark.campaign import (
     new_campaign,
     read_benchmark,
 )
-from assayline.benchmark.profile import ENDS, NOISE_RUNS, REPEATS, SweepProfile, check_profile, list_points
+from assayline.benchmark.profile import ENDS, REPEATS, SweepProfile, check_profile, list_points
 from assayline.errors import SpecError
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
@@ -61,7 +61,6 @@ class BenchmarkAsk:
     arrival: str | None = None
     seconds: float | None = None
     requests: int | None = None
-    noise: bool = False
     baseline: str | None = None
     """A variant such as model=base, or one of its values."""
     resume: str = "auto"
@@ -71,7 +70,7 @@ class BenchmarkAsk:
     def given(self) -> dict[str, Any]:
         """The fields that were given, except `resume`."""
         values = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "resume"}
-        return {name: value for name, value in values.items() if value is not None and value is not False}
+        return {name: value for name, value in values.items() if value is not None}
 
     def choose_profile(self) -> SweepProfile | None:
         """Return the profile with its options. Raises SpecError for options that do not belong to it."""
@@ -90,8 +89,9 @@ OF_PROFILE = ("slo", "points", "arrival", "seconds", "requests")
 def plan_benchmark(ask: BenchmarkAsk, settings: Settings) -> Campaign:
     """Plan a benchmark, or read the one to resume: by its id, or the newest unfinished one of an equal ask.
 
-    The prefix cache is off unless the spec or the sweep sets it, because repeats of a prompt set would be answered from
-    it. Raises SpecError, ModelError or StoreError.
+    With several configurations, the prefix cache is off unless the spec or the sweep sets it, because repeats of a
+    prompt set would be answered from it. One alone measures noise: it is as given, so that its config_id is that of its
+    other runs, and two of its runs share an engine. Raises SpecError, ModelError or StoreError.
     """
     settings.pass_on_token()
     if ask.resume not in ("auto", "never"):
@@ -101,7 +101,7 @@ def plan_benchmark(ask: BenchmarkAsk, settings: Settings) -> Campaign:
     if ask.spec is None:
         raise SpecError("No benchmark given. hint: pass a SPEC, or --resume BENCHMARK_ID.")
     tasks, models = load_tasks(ask.spec)
-    campaign = _plan_noise(ask, tasks) if ask.noise else _plan_sweep(ask, tasks, models)
+    campaign = _plan_cells(ask, tasks, models)
     unfinished = None if ask.resume == "never" else find_unfinished(campaign, settings)
     return unfinished or campaign
 
@@ -128,7 +128,7 @@ def load_tasks(
     return tasks, found.models
 
 
-def _plan_sweep(ask: BenchmarkAsk, tasks: Sequence[BenchmarkTask], models: Sequence[str]) -> Campaign:
+def _plan_cells(ask: BenchmarkAsk, tasks: Sequence[BenchmarkTask], models: Sequence[str]) -> Campaign:
     sweep = dict(ask.sweep or {})
     if models and "model" not in sweep:
         sweep = {"model": models, **sweep}
@@ -143,7 +143,8 @@ def _plan_sweep(ask: BenchmarkAsk, tasks: Sequence[BenchmarkTask], models: Seque
         if sweep:
             raise SpecError("--profile and --sweep both vary the spec. hint: pass one of them, or run two benchmarks.")
     swept = {field: [_as_text(field, value) for value in values] for field, values in sweep.items()}
-    bases = [replace(task, spec=_turn_cache_off(task.spec)) for task in tasks]
+    is_alone = len(tasks) == 1 and not swept and not profile
+    bases = tasks if is_alone else [replace(task, spec=_turn_cache_off(task.spec)) for task in tasks]
     variants = list_points(bases[0].spec, profile) if profile else combine_values(swept)
     cells = list_cells(bases, variants, repeats)
     return new_campaign(
@@ -151,7 +152,7 @@ def _plan_sweep(ask: BenchmarkAsk, tasks: Sequence[BenchmarkTask], models: Seque
         bases[0].name or bases[0].spec.name,
         cells,
         alternate(cells, repeats),
-        runs_per_engine=None if profile else 1 if can_share_engine(cells) else 0,
+        runs_per_engine=None if profile else 1 + is_alone if can_share_engine(cells) else 0,
         profile=profile,
         swept_json=canonical_json(bases[0].spec) if profile else None,
         baseline=_find_baseline(ask.baseline, [label for label, _ in variants]),
@@ -170,21 +171,6 @@ def _find_baseline(wanted: str | None, labels: Sequence[str]) -> str | None:
     if wanted is not None and len(found) != 1:
         raise SpecError(f"--baseline {wanted!r} is not a configuration: {nearest(wanted, list(labels))}")
     return found[0] if found else None
-
-
-def _plan_noise(ask: BenchmarkAsk, tasks: Sequence[BenchmarkTask]) -> Campaign:
-    """Plan runs of the spec as given, so that their config_id is that of its other runs. Two share an engine."""
-    if len(tasks) > 1:
-        raise SpecError("--noise measures one spec, not a suite. hint: pass the spec of one evaluation.")
-    if ask.sweep or ask.choose_profile():
-        raise SpecError("--noise measures one configuration. hint: leave out the sweep and the profile.")
-    runs = NOISE_RUNS if ask.repeats is None else ask.repeats
-    if runs < LEAST_RUNS:
-        raise SpecError(f"--repeats {runs} is below {LEAST_RUNS}, too few runs to measure noise. hint: pass 10.")
-    cells = list_cells(tasks, combine_values({}), runs)
-    shared = 2 if can_share_engine(cells) else 0
-    name = tasks[0].spec.name
-    return new_campaign("benchmark", name, cells, alternate(cells, runs), "noise", runs_per_engine=shared)
 
 
 def add_rates(campaign: Campaign, profile: SweepProfile) -> Campaign:

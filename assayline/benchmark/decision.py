@@ -171,7 +171,7 @@ def check_repeats(cells: Sequence[Cell], *, is_nightly: bool = False) -> None:
 
 def _at_level(one: JudgedCell, level: float, alone: float) -> JudgedCell:
     """Leave failures open whose p is above the level, as suspect if one decision `alone` would fail."""
-    if one.report is None or one.report.limits.get("confidence") == "required":
+    if one.report is None:
         return one
     checks = [
         mark_suspect(
@@ -202,4 +202,4 @@ def judge_weighted(cells: Sequence[JudgedCell], level: float) -> Check:
     found = average_scores(parts, weights, name)
     lost = f"{show_share(found.lost)} of the prompts lack a score in one run and count as lost for a pass"
     said = say_comparison(found, "The weighted mean", count(len(cells), "evaluation"), more=lost if found.lost else "")
-    return judge_comparison(found, name, f"{said}.", level, "this decision")
+    return judge_comparison(found, name, said, level, "this decision")

@@ -32,9 +32,6 @@ MOST_POINTS = 8
 CLOSE = 1.05
 """Ratio of the rates around the one that is searched, at which a search ends."""
 
-NOISE_RUNS = 10
-"""Default runs of a noise measurement."""
-
 POINTS = 8
 SECONDS = 30.0
 """Default seconds of sending per point."""

@@ -181,7 +181,7 @@ def judge_run_against(
     checks = [*_check_shares(new, old, limits)]
     if not is_stated(new.spec_json, old.spec_json):
         overlaps = read_overlaps(connection, candidate, baseline, limits.min_overlap)
-        pairing = choose_pairing(overlaps, limits.pair_by)
+        pairing = choose_pairing(overlaps)
         ways = ", ".join(f"by {name} {row['overlap_share'] or 0:.4g}" for name, row in overlaps.items())
         _check_overlap(overlaps[pairing], new, old, limits.min_overlap, ways=ways)
         pinned = list_pinned(choose_repeats(connection, candidate, baseline, for_accuracy=True), baseline)
@@ -212,8 +212,8 @@ def _check_overlap(
             f"Runs {new.run_id} and {old.run_id} have different {what}: {overlap['prompts']} in both, "
             f"{overlap['only_candidate']} only in the first and {overlap['only_baseline']} only in the second, an "
             f"overlap of {share or 0:.1%}; gate.min_overlap is {least * 100:.3g}%. hint: compare runs of one prompt "
-            "set, lower the limit to compare the shared prompts"
-            + (f", or set gate.pair_by (share of rows that pair: {ways})." if ways else ".")
+            "set, or lower the limit to compare the shared prompts"
+            + (f" (share of rows that pair: {ways})." if ways else ".")
         )
 
 
@@ -257,7 +257,7 @@ def _check_accuracy(
     pairing = overlap["pairing"]
     rows = compare_scores(connection, new.run_id, old.run_id, pairing, limit=limits.max_accuracy_drop)
     if not rows and limits.scorer is None:
-        yield Check("accuracy", _leave_open(limits), "Neither run has scores.")
+        yield Check("accuracy", "inconclusive", "Neither run has scores.")
         return
     scorer = limits.scorer or next((name for name in new.scorers if name in rows), "") or next(iter(rows), "")
     for side in (new, old):
@@ -267,7 +267,7 @@ def _check_accuracy(
                 f"set gate.scorer to one that both have, or add it: `assayline score {side.run_id} --scorer …`."
             )
     if scorer not in rows:
-        yield Check(f"accuracy, {scorer}", _leave_open(limits), f"Neither run has a score of {scorer}: no targets.")
+        yield Check(f"accuracy, {scorer}", "inconclusive", f"Neither run has a score of {scorer}: no targets.")
         return
     row = rows[scorer].pairs
     if row["same_scorer"] is False:
@@ -284,7 +284,7 @@ def _check_accuracy(
     halves = 2 if tasks else 1  # all tasks together, and each of them
 
     def judge(name: str, parts: int) -> Check:
-        check = judge_scores(rows[name], limits, said, runs, nights=nights, tests=tests, parts=parts)
+        check = judge_scores(rows[name], said, runs, nights=nights, tests=tests, parts=parts)
         check = mark_suspect(check, find_level(1, tests))
         if nights == 1 or check.verdict not in ("fail", "suspect"):
             return check
@@ -310,7 +310,7 @@ def _check_accuracy(
     for task, name in tasks.items():
         if name not in rows or not rows[name].counts[0]:
             words = f"{task} has no scores by prompt that both runs have."
-            yield Check(f"accuracy, {name or task}", _leave_open(limits), words)
+            yield Check(f"accuracy, {name or task}", "inconclusive", words)
             continue
         yield judge(name, halves * len(tasks))
     if tests == 2:
@@ -326,7 +326,6 @@ def mark_suspect(check: Check, level: float) -> Check:
 
 def judge_scores(
     compared: Comparison,
-    limits: GateSpec,
     pairing: str = "",
     baseline_runs: int = 1,
     *,
@@ -347,12 +346,10 @@ def judge_scores(
     changed = f"{row['worse_prompts']} worse, {row['better_prompts']} better{errors}"
     over = f"{row['prompts']} prompts{clusters}{paired}"
     said = say_comparison(compared, compared.detail or "", over, averaged, changed)
-    said += ", and must be shown." if limits.confidence == "required" else "."
     who = "a nightly run" if nights > 1 else f"one of {tests * parts} tests"
     check = judge_comparison(compared, f"accuracy, {compared.detail}", said, level, who, parts)
     words = " ".join(filter(None, [check.words, say_reach(row, compared.limit, check.verdict, level)]))
-    verdict = _leave_open(limits) if check.verdict == "inconclusive" else check.verdict
-    return replace(check, verdict=verdict, words=words)
+    return replace(check, words=words)
 
 
 def judge_comparison(
@@ -373,7 +370,7 @@ def judge_comparison(
 
 
 def say_comparison(found: Comparison, name: str, over: str, averaged: str = "", more: str = "") -> str:
-    """Return how a metric differs from the baseline's, and the limit; a sentence that lacks its full stop."""
+    """Return how a metric differs from the baseline's, and the limit."""
     p_value = "" if found.p_worse is None else f"p {found.p_worse:.2g} at the limit"
     if found.method == "prompts":
         interval = "no interval: at least five independent prompts are needed"
@@ -382,7 +379,7 @@ def say_comparison(found: Comparison, name: str, over: str, averaged: str = "", 
         return (
             f"{name} went from {show_share(found.baseline_value)}{averaged} to {show_share(found.value)} over {over}, "
             f"by {show_points(found.difference)} ({'; '.join(filter(None, [interval, more]))}); the limit is a drop of "
-            f"{show_size(found.limit)}"
+            f"{show_size(found.limit)}."
         )
     interval = "no interval: too few sessions are known"
     if found.ends:
@@ -390,12 +387,8 @@ def say_comparison(found: Comparison, name: str, over: str, averaged: str = "", 
     new, old = (show_metric(value, found.unit) for value in (found.value, found.baseline_value))
     return (
         f"{name} is {_say_change(found.worsening)} ({interval}, medians {new} and {old} over {over}, Holm-adjusted "
-        f"{p_value}{more}); the limit is {found.limit:.1%}"
+        f"{p_value}{more}); the limit is {found.limit:.1%}."
     )
-
-
-def _leave_open(limits: GateSpec) -> Verdict:
-    return "fail" if limits.confidence == "required" else "inconclusive"
 
 
 def _check_speed(
@@ -446,7 +439,7 @@ def judge_speed(metric: str, limit: float, found: Comparison | None, few: str = 
         return Check(metric, "waiting" if nights > 1 else "inconclusive", words, limit=limit, **values)
     neighbors = "" if found.correlation is None else f", correlation of nights {found.correlation:.2g}"
     said = say_comparison(found, name, f"{new} and {old} repeats", more=neighbors)
-    return judge_comparison(found, metric, f"{said}.", find_level(nights))
+    return judge_comparison(found, metric, said, find_level(nights))
 
 
 def _say_change(worsening: float) -> str:

@@ -100,9 +100,9 @@ def read_overlaps(
     return {row["pairing"]: row for row in rows}
 
 
-def choose_pairing(overlaps: Mapping[str, dict[str, Any]], pair_by: str) -> str:
-    """Return the pairing: `pair_by`, or the chosen one for auto."""
-    return next(name for name, row in overlaps.items() if (row["is_chosen"] if pair_by == "auto" else name == pair_by))
+def choose_pairing(overlaps: Mapping[str, dict[str, Any]]) -> str:
+    """Return the pairing that `overlap_prompts` chose."""
+    return next(name for name, row in overlaps.items() if row["is_chosen"])
 
 
 def say_pairing(pairing: str, candidate_spec: dict[str, Any], baseline_spec: dict[str, Any]) -> str:

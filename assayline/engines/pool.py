@@ -111,7 +111,7 @@ def own_variables(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if os.environ.get(name) != value}
 
 
-OUTSIDE_THE_HOST = ("mode", "max_concurrency", "batch_size", "order", "warmup", "recovery", "env")
+OUTSIDE_THE_HOST = ("mode", "max_concurrency", "batch_size", "order", "warmup", "min_concurrency", "env")
 """Fields of `EngineSpec` that an open engine does not depend on, and `env`, of which `own_variables` are compared."""
 
 

@@ -159,7 +159,7 @@ def _say_obstacle(connection: Connection, cell: Row) -> str:
         return words
     if "prompts" in words:
         overlaps = read_overlaps(connection, cell["run_id"], reference, GateSpec().min_overlap)
-        shared, pairing = overlaps["prompt"], choose_pairing(overlaps, "auto")
+        shared, pairing = overlaps["prompt"], choose_pairing(overlaps)
         whole = shared["prompts"] + shared["only_baseline"]
         more = f"{shared['only_candidate']:,} more"
         if pairing != "prompt":

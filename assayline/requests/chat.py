@@ -37,7 +37,7 @@ from assayline.spec.prompts import ChatSpec
 from assayline.words import nearest
 
 RESERVED = frozenset({
-    "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "max_length", "messages",
+    "chat_template", "continue_final_message", "conversation", "max_length", "messages",
     "padding", "return_assistant_tokens_mask", "return_dict", "return_tensors", "strftime_now", "tokenize",
     "tokenizer_kwargs", "truncation",
 })  # fmt: skip
@@ -84,7 +84,7 @@ class ChatRenderer:
         if reserved:
             raise SpecError(
                 f"chat.kwargs holds {', '.join(reserved)}, which the renderer sets itself. Expected "
-                "variables of the template; see chat.add_generation_prompt and chat.prefill."
+                "variables of the template; see chat.prefill."
             )
         self.tokenizer, self.max_model_len = tokenizer, max_model_len
         self._placeholders = placeholders or {}
@@ -102,7 +102,6 @@ class ChatRenderer:
             "system": spec.system,
             "prefill": spec.prefill or None,
             "kwargs": spec.kwargs,
-            "add_generation_prompt": spec.add_generation_prompt,
             **({"special_tokens": "text"} if spec.special_tokens == "text" else {}),
             **({"date": spec.date} if "strftime_now" in (self._template or "") else {}),
         })  # fmt: skip
@@ -252,10 +251,11 @@ class ChatRenderer:
             ) from None
 
     def _fill(self, conversation: list[Message], continues: bool, variables: Mapping[str, Any] | None) -> str:
+        given = {"add_generation_prompt": True, **self._spec.kwargs, **(variables or {})}
+        given["add_generation_prompt"] &= not continues
         text: str = self.tokenizer.apply_chat_template(
             conversation, chat_template=self._template, tokenize=False, continue_final_message=continues,
-            add_generation_prompt=self._spec.add_generation_prompt and not continues,
-            **{**self._spec.kwargs, **(variables or {}), "strftime_now": self._midnight.strftime},
+            **{**given, "strftime_now": self._midnight.strftime},
         )  # fmt: skip
         return text
 

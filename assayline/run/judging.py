@@ -64,8 +64,8 @@ def plan_judge(
     verdict nor an error in the runs `earlier`. Raises SpecError for an invalid spec, and for one without a scorer that
     reads verdicts.
     """
-    data = copy.deepcopy(scorer.judges[number])
-    data["name"] = f"{name} judged by {scorer.title}" + (f" {number + 1}" if len(scorer.judges) > 1 else "")
+    data = copy.deepcopy(scorer.spec[number])
+    data["name"] = f"{name} judged by {scorer.title}" + (f" {number + 1}" if len(scorer.spec) > 1 else "")
     if scorer.model is not None:
         data["model"] = scorer.model
     source: dict[str, Any] = {"kind": "run", "run": run_id, "rubric": scorer.title}
@@ -75,7 +75,7 @@ def plan_judge(
         temperature = max(float(sampling.get("temperature") or 0), RETRY_TEMPERATURE)
         data["sampling"] = {**sampling, "temperature": temperature, "seed": attempt}
     data["prompts"] = {**(data.get("prompts") or {}), "source": source}
-    origin = f"the judge {scorer.spec[number] if scorer.spec else number + 1} of {scorer.title}"
+    origin = f"the judge {scorer.spec[number].get('name', number + 1)} of {scorer.title}"
     spec = parse_spec(data, origin)
     scorers = spec.scorers or []
     if len([one for one in scorers if isinstance(one, VerdictScorer)]) != 1 or pick_judges(scorers):
@@ -104,7 +104,7 @@ def check_judges(plan: RunPlan) -> list[str]:
                 f"{scorer.title}: the label {scorer.label} is not a metadata column of the prompts; "
                 f"{nearest(scorer.label, metadata)}. hint: add it to prompts.columns.metadata."
             )
-        for number in range(len(scorer.judges)):
+        for number in range(len(scorer.spec)):
             planned = plan_judge(scorer, number, "RUN", plan.spec.name)
             known = {*ANSWER_COLUMNS, *metadata}
             if unknown := [one for one in list_variables(planned.prompts.template or "") if one not in known]:
@@ -215,7 +215,7 @@ def define_judges(scorer: JudgeScorer, settings: Settings, judge_run_ids: Sequen
     """Return the digest of the judges' specs and models, and of the way their verdicts are combined."""
     runs: list[Manifest] = [read_manifest(settings.run_dir(run_id)) for run_id in judge_run_ids]
     models = sorted({run.model_id for run in runs if run.model_id})
-    return digest_json({"judges": scorer.judges, "models": models, "combine": scorer.combine})
+    return digest_json({"judges": scorer.spec, "models": models, "combine": scorer.combine})
 
 
 def check_trust(settings: Settings, scorer: JudgeScorer, judge_run_ids: Sequence[str]) -> str | None:

@@ -167,7 +167,7 @@ class Preparation:
             slow = _SlowRows(warn)
             prompts = load_prompts(spec.prompts, self._renderer.tokenizer, MediaStore(run_dir), rows, slow.begin)
             prepared = slow.watch(build_requests(spec, prompts, self._renderer))
-        if spec.prompts.on_bad_row == "stop":
+        if not spec.max_error_share:
             prepared = _refuse_errors(prepared)
         first = next(prepared)  # reveals most errors
         _check_target(spec, first)
@@ -217,7 +217,7 @@ def _refuse_errors(rows: Iterator[PreparedPrompt]) -> Iterator[PreparedPrompt]:
         for error in prepared.errors[:1]:
             raise PromptError(
                 f"Row {prepared.prompt.source_row} cannot become a request ({error.error_kind}): {error.error_message} "
-                "hint: correct the row, or set prompts.on_bad_row to error_row, which runs the other rows."
+                "hint: correct the row, or raise max_error_share above 0, which runs the other rows."
             )
         yield prepared
 

@@ -82,7 +82,7 @@ def judge_answers(
     RunFailedError if a judge fails, and JudgeNotTrustedError if one agrees with the labels less than it must.
     """
     name = read_manifest(settings.run_dir(run_id)).name
-    judges = [Judge(f"{one.title}, judge {n + 1}", one, n) for one in scorers for n in range(len(one.judges))]
+    judges = [Judge(f"{one.title}, judge {n + 1}", one, n) for one in scorers for n in range(len(one.spec))]
     asked: dict[str, list[str]] = {}
 
     def ask(judge: Judge, _: str) -> None:

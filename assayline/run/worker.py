@@ -414,7 +414,7 @@ def open_adaptive_engine(
         )
 
     sizes = sizes_of(engine.args, choose_window(engine, order.load))
-    policy = RecoveryPolicy(sizes, engine.recovery, has_window=not order.load.is_open_loop)
+    policy = RecoveryPolicy(sizes, engine.min_concurrency, has_window=not order.load.is_open_loop)
     return AdaptiveEngine(
         open_one,
         policy,

@@ -25,15 +25,14 @@ from assayline.scorers import Score
 from assayline.scorers.blocks import extract_code, list_names
 
 MOST_OUTPUT_BYTES = 2**20
+MOST_MEMORY_BYTES = 2**30
 MOST_FILE_BYTES = 2**24
 """Of `/tmp`, and of each file in it."""
 MOST_OPEN_FILES = 64
 SHOWN_CHARS = 300
 
 
-def score_code(
-    answer: str, target: str | None, row: dict[str, Any], program: str, timeout_s: float, memory_gib: float
-) -> Score:
+def score_code(answer: str, target: str | None, row: dict[str, Any], program: str, timeout_s: float) -> Score:
     """Return 1 if the program runs to its end, with the answer's code and, if not, the error.
 
     `program` is a Jinja2 template over the columns of `row`, `target`, `answer` and `code`. Raises PromptError or
@@ -42,16 +41,16 @@ def score_code(
     template = ImmutableSandboxedEnvironment(keep_trailing_newline=True).from_string(program)
     values = {**row, "target": target or "", "answer": answer}
     code = extract_code(answer, list_names(template.render({**values, "answer": "", "code": ""})))
-    failure = run_program(template.render({**values, "code": code}), timeout_s, memory_gib)
+    failure = run_program(template.render({**values, "code": code}), timeout_s)
     return Score(float(failure is None), code, failure or "ran to its end")
 
 
-def run_program(text: str, timeout_s: float, memory_gib: float) -> str | None:
+def run_program(text: str, timeout_s: float) -> str | None:
     """Run a Python program in the sandbox. Returns None if it ran to its end, else what stopped it."""
-    seconds, memory_bytes = math.ceil(timeout_s), int(memory_gib * 2**30)
+    seconds = math.ceil(timeout_s)
     limits = [
         (resource.RLIMIT_CPU, seconds + 1),
-        (resource.RLIMIT_DATA, memory_bytes),
+        (resource.RLIMIT_DATA, MOST_MEMORY_BYTES),
         (resource.RLIMIT_FSIZE, MOST_FILE_BYTES),
         (resource.RLIMIT_NOFILE, MOST_OPEN_FILES),
         (resource.RLIMIT_CORE, 0),

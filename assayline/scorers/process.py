@@ -36,6 +36,8 @@ from assayline.spec.part import ScorerPart
 
 START_TIMEOUT_S = 120.0
 """Longest time for importing a function's module."""
+MOST_MEMORY_BYTES = 8 * 2**30
+"""Most memory of a process of functions."""
 MOST_KILLS_IN_A_ROW = 20
 """Batches in a row that may time out or kill their process, before the rest is left unscored."""
 MOST_PROCESSES, MOST_OWN_PROCESSES = 4, 8
@@ -294,7 +296,7 @@ class _Process:
         order = {
             "arguments": self._scorer.call_arguments,
             "batch": self._scorer.answers_per_call,
-            "memory_bytes": int(self._scorer.process_memory_gib * 2**30),
+            "memory_bytes": MOST_MEMORY_BYTES,
         }
         self._exchange(order, START_TIMEOUT_S, "importing it took")
 

@@ -24,16 +24,13 @@ MOST_SEARCH_S = 2.0
 """Longest search of a pattern in one answer."""
 
 
-def score_exact_match(
-    answer: str, target: str, row: dict[str, Any], ignore_case: bool = False, ignore_punctuation: bool = False
-) -> Score:
+def score_exact_match(answer: str, target: str, row: dict[str, Any], ignore_case: bool = False) -> Score:
     """Return 1 if answer and target are the same text, apart from surrounding white space.
 
-    `ignore_case` compares in lower case; `ignore_punctuation` without the 32 signs of `string.punctuation`, after which
-    white space is stripped again. Inner white space counts. As exact_match of lm-evaluation-harness, with its options
-    of these names; it does not strip.
+    `ignore_case` compares in lower case. Inner white space counts. As exact_match of lm-evaluation-harness, which does
+    not strip.
     """
-    found, wanted = (_reduce(text, ignore_case, ignore_punctuation) for text in (answer, target))
+    found, wanted = (_reduce(text, ignore_case) for text in (answer, target))
     if found == wanted:
         return Score(1.0, found, "the same text as the target")
     return Score(0.0, found, f"not the target: {shorten(wanted)}")
@@ -109,9 +106,8 @@ def _compile(pattern: str, ignore_case: bool) -> Any:
     return regex.compile(pattern, regex.IGNORECASE if ignore_case else 0)
 
 
-def _reduce(text: str, ignore_case: bool, ignore_punctuation: bool = False) -> str:
-    text = normalize("NFC", text.lower() if ignore_case else text)
-    return (text.translate(NO_PUNCTUATION) if ignore_punctuation else text).strip()
+def _reduce(text: str, ignore_case: bool) -> str:
+    return normalize("NFC", text.lower() if ignore_case else text).strip()
 
 
 def _list_words(text: str) -> list[str]:

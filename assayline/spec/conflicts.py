@@ -93,7 +93,7 @@ EXAMPLES = _given("prompts.few_shot")
 OWN_EXAMPLES = _when(
     "prompts.few_shot without source", lambda spec: spec.prompts.few_shot and spec.prompts.few_shot.source is None
 )
-RENDERING = _given("chat.template", "chat.prefill", "chat.add_generation_prompt", "chat.date", "chat.special_tokens")
+RENDERING = _given("chat.template", "chat.prefill", "chat.date", "chat.special_tokens")
 SPECIAL_TOKENS = _when("chat.special_tokens {spec.chat.special_tokens}", _given("chat.special_tokens"))
 SERVED = _when("engine.backend server", lambda spec: spec.engine.is_served)
 EXTERNAL = _when("engine.server.url", lambda spec: spec.engine.is_remote)
@@ -233,14 +233,12 @@ NO_TEMPLATE = _when(
     "prompts.source.apply_chat_template false",
     lambda spec: spec.prompts.task and not spec.prompts.task.apply_chat_template,
 )
-NO_RECOVERY = _when("engine.recovery.enabled false", lambda spec: not spec.engine.recovery.enabled)
 
 UNUSED: list[tuple[Feature, Feature, str]] = [
     (_given("engine.batch_size"), CONTINUOUS, "set engine.mode to barrier, or use engine.max_concurrency"),
     (_given("engine.max_concurrency"), BARRIER, "set engine.batch_size"),
     (_given("engine.server"), UNSERVED, "set engine.backend to server"),
     (_given("engine.device", "engine.env", "engine.python"), EXTERNAL, "set it where the server is started"),
-    (_given("engine.recovery.min_concurrency"), NO_RECOVERY, "remove it, or enable recovery"),
     (_given("sampling"), LIKELIHOOD, "remove it; no text is generated"),
     (_given("chat.template", "chat.kwargs"), NO_TEMPLATE, "set prompts.source.apply_chat_template to true"),
     (

@@ -19,7 +19,6 @@ class ExactMatch(ScorerPart):
 
     kind: Literal["exact_match"]
     ignore_case: bool = Field(False, description="Ignore case.")
-    ignore_punctuation: bool = Field(False, description="Ignore ASCII punctuation.")
 
 
 class Contains(ScorerPart):
@@ -97,7 +96,6 @@ class FunctionScorer(ScorerPart):
     """Base of scorers that are Python functions: each runs in processes of its own, which can be killed."""
 
     timeout_s: float = Field(10.0, gt=0, description="Longest time for one call of the function, seconds.")
-    memory_gib: float = Field(2.0, gt=0, description="Most memory that the function's process may allocate, GiB.")
 
     hint: ClassVar[str] = ""
     """Next step if it cannot be imported."""
@@ -111,10 +109,6 @@ class FunctionScorer(ScorerPart):
     @property
     def call_timeout_s(self) -> float:
         return self.timeout_s
-
-    @property
-    def process_memory_gib(self) -> float:
-        return self.memory_gib
 
     @property
     def call_arguments(self) -> dict[str, Any]:
@@ -177,7 +171,6 @@ class CodeScorer(FunctionScorer):
         description="Jinja2 template of the program, over the row's metadata columns, `target`, `answer`, and `code`: "
         "the answer's last Markdown block of Python, or the complete answer.",
     )
-    memory_gib: float = Field(1.0, gt=0, description="Most memory of the program, GiB.")
 
     needs_target: ClassVar[bool] = False
     joins_targets: ClassVar[bool] = True
@@ -189,7 +182,7 @@ class CodeScorer(FunctionScorer):
 
     @property
     def call_arguments(self) -> dict[str, Any]:
-        return {"program": self.program, "timeout_s": self.timeout_s, "memory_gib": self.memory_gib}
+        return {"program": self.program, "timeout_s": self.timeout_s}
 
 
 Scorer = Annotated[
@@ -283,7 +276,6 @@ CostMetric = Literal[
 ]
 """Cost and energy metrics of `run_metric`."""
 
-PairBy = Literal["auto", "prompt", "id", "row"]
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -311,12 +303,6 @@ class GateSpec(SpecPart):
         ge=0,
         le=1,
         description="Maximum drop of the mean score over the shared prompts: 0.01 is one percentage point.",
-    )
-    confidence: Literal["significant", "required"] = Field(
-        "significant",
-        description="When accuracy fails. significant: the drop is shown to exceed the limit; required: "
-        "also if the data do not show the run within the limit, so that its 95% interval reaches beyond it. Otherwise "
-        "such a run is inconclusive, which fails nothing.",
     )
     max_slowdown: dict[SpeedMetric, Limit] = Field(
         {"output_tokens_per_s": 0.05, "tpot_p50_s": 0.1, "e2e_p95_s": 0.1},
@@ -360,13 +346,9 @@ class GateSpec(SpecPart):
         0.9,
         gt=0,
         le=1,
-        description="Minimum share of prompts that both runs have; below it the comparison is an error.",
-    )
-    pair_by: PairBy = Field(
-        "auto",
-        description="How the prompts of both runs are paired. prompt: same messages and target; id: same id and "
-        "target; row: same source row and target; auto: the first of these with min_overlap (row only if both specs "
-        "have the same prompts.source).",
+        description="Minimum share of prompts that both runs have; below it the comparison is an error. Prompts are "
+        "paired by messages and target, id and target, or row and target (of the same prompts.source): the first "
+        "with that share.",
     )
 
 
@@ -387,7 +369,7 @@ class PriceSpec(SpecPart):
 
     currency: str = Field("USD", pattern=r"^[A-Z]{3}$", description="Code of the currency (ISO 4217), such as EUR.")
     per_gpu_hour: Rate | None = Field(None, description="One GPU for one hour.")
-    per_machine_hour: Rate | None = Field(None, description="One machine for one hour.")
+    per_machine_hour: Rate | None = Field(None, description="All machines for one hour.")
     per_kwh: Rate | None = Field(
         None, description="One kilowatt-hour of the GPUs, as measured by their sensors; the rate may include cooling."
     )
@@ -399,7 +381,6 @@ class PriceSpec(SpecPart):
     gpus: int | None = Field(
         None, ge=1, description="Number of GPUs to pay for (default: those that the engines held)."
     )
-    machines: int = Field(1, ge=1, description="Number of machines to pay for.")
 
     @model_validator(mode="after")
     def _check_rates(self) -> "PriceSpec":

@@ -132,17 +132,6 @@ PublicName = Annotated[str, AfterValidator(_refuse_secret)]
 """A key that is checked for secrets, so that an error shows only the name, not the value."""
 
 
-class RecoverySpec(SpecPart):
-    """Recovery from engine crashes, above all out-of-memory errors."""
-
-    enabled: bool = Field(
-        True, description="Rebuild a crashed engine and continue; false: the run fails with the engine."
-    )
-    min_concurrency: int = Field(
-        1, ge=1, description="Minimum requests in flight after a reduction; below it the run fails."
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     """Properties of a kind of engine. Code outside `spec` asks `EngineSpec` for them, not for the backend's name.
@@ -195,7 +184,11 @@ class EngineSpec(SpecPart):
     )
     warmup: bool = Field(True, description="Warm up compilation and the prompts' shared prefix before the measurement.")
     server: ServerSpec = Field(ServerSpec(), description="The endpoint. Backend server.")
-    recovery: RecoverySpec = Field(RecoverySpec(), description="Recovery from engine crashes.")
+    min_concurrency: int = Field(
+        1,
+        ge=1,
+        description="Minimum requests in flight after an out-of-memory error; below it the run fails.",
+    )
     args: dict[PublicName, Any] = Field(default_factory=dict, description="Any argument of vLLM's EngineArgs, by name.")
     env: dict[PublicName, str] = Field(
         default_factory=dict, description="Environment variables of the engine process (VLLM_*, ...)."

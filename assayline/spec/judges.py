@@ -62,8 +62,10 @@ class JudgeScorer(ScorerPart):
     """A score from 0 to 1 by another model, which judges the answers in a run of its own."""
 
     kind: Literal["judge"]
-    spec: list[str] = Field(
-        default_factory=list, description="File of the judge's spec, or @NAME of a rubric; a list is a panel of judges."
+    spec: list[dict[str, Any]] = Field(
+        min_length=1,
+        description="The judge's spec, its file, or @NAME of a rubric; a list is a panel of judges. The stored spec "
+        "has the contents of files.",
     )
     model: str | None = Field(None, description="The judge's model (default: that of its spec).")
     combine: Literal["mean", "majority"] = Field(
@@ -82,25 +84,19 @@ class JudgeScorer(ScorerPart):
         le=1,
         description="Smallest Cohen's kappa of verdicts and labels; below, the run fails as “judge not trusted”.",
     )
-    judges: list[dict[str, Any]] = Field(
-        default_factory=list, description="The judges' specs themselves (default: the content of `spec`)."
-    )
 
     needs_target: ClassVar[bool] = False
 
-    @model_validator(mode="before")
+    @field_validator("spec", mode="before")
     @classmethod
-    def _read_specs(cls, data: Any) -> Any:
+    def _read_specs(cls, given: Any) -> Any:
         """Embed the judges' specs, so that a later change of a file does not change the run."""
-        if not isinstance(data, dict) or data.get("judges") or not data.get("spec"):
-            return data
-        paths = [data["spec"]] if isinstance(data["spec"], str) else data["spec"]
-        return {**data, "spec": paths, "judges": [_read_judge(str(path)) for path in paths]}
+        return [
+            _read_judge(one) if isinstance(one, str) else one for one in (given if isinstance(given, list) else [given])
+        ]
 
     @model_validator(mode="after")
-    def _check_judges(self) -> "JudgeScorer":
-        if not self.judges:
-            raise ValueError("no judge is given. hint: set spec to the file of a judge's spec, or to a rubric")
+    def _check_label(self) -> "JudgeScorer":
         if self.min_kappa is not None and self.label is None:
             raise ValueError("min_kappa needs label, the column with a person's verdicts")
         return self

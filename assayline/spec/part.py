@@ -20,7 +20,7 @@ class SpecPart(BaseModel):
 
 
 class ScorerPart(SpecPart):
-    """Base of all scorers."""
+    """Fields of every scorer."""
 
     name: str | None = Field(
         None, min_length=1, description="Name of its scores (default: its kind; of a function or file, that name)."
@@ -62,8 +62,3 @@ class ScorerPart(SpecPart):
     def call_timeout_s(self) -> float:
         """When a message to a process is given up, in seconds."""
         return 60.0
-
-    @property
-    def process_memory_gib(self) -> float:
-        """Most memory of a process of the function."""
-        return 4.0

@@ -434,11 +434,6 @@ class PromptSpec(SpecPart):
     )
     shuffle_seed: int | None = Field(None, description="Shuffle with this seed; unset: the source's order.")
     repeats: int = Field(1, ge=1, le=MOST_REPEATS, description="How many times each prompt is sent.")
-    on_bad_row: Literal["error_row", "stop"] = Field(
-        "error_row",
-        description="error_row: a row that cannot become a request is stored as an error row, and the others are sent "
-        "(max_error_share limits the share of error rows); stop: the first such row ends the run.",
-    )
     media: MediaSpec = Field(MediaSpec(), description="Images, audio and video of prompts.")
 
     @property
@@ -470,8 +465,11 @@ class ChatSpec(SpecPart):
     )
     system: str | None = Field(None, description="System message for conversations without one.")
     prefill: str | None = Field(None, description="Start of the assistant's answer, which the model continues.")
-    add_generation_prompt: bool = Field(True, description="End the prompt with the header of the assistant's turn.")
-    kwargs: dict[str, Any] = Field(default_factory=dict, description="Additional variables for the template.")
+    kwargs: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Additional variables for the template; add_generation_prompt: false omits the header of the "
+        "assistant's turn.",
+    )
     date: datetime.date = Field(
         USUAL_DATE,
         description="Current date for templates with strftime_now; fixed, so that prompts do not depend on the day.",

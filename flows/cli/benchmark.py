@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from assayline.benchmark.profile import (
     ARRIVALS,
-    NOISE_RUNS,
     POINTS,
     REPEATS,
     SECONDS,
@@ -38,11 +37,11 @@ throughput point sends at most {THROUGHPUT_REQUESTS:,} requests.
 --profile slo finds the highest rate at which 19 of 20 requests are good by one SLO: the two ends, then
 rates between them by bisection, at most 8 points in all. A rate at which the engine is saturated is too high.
 
---noise runs the spec several times unchanged. Two consecutive runs share an engine, whose prefix cache is emptied
-between them, so that differences between runs and between engines can be told apart. Engines of servers, of several
-workers and on Ray are not shared. Reports and gates then show differences as multiples of this noise
-(docs/guides/comparing.md). Evaluate the spec once before: with known lengths of answers, requests are sent in the order
-of later runs.
+Without --sweep and --profile, a spec runs several times unchanged. Two consecutive runs share an engine,
+whose prefix cache is emptied between them, so that differences between runs and between engines can be told
+apart. Engines of servers, of several workers and on Ray are not shared. Reports and gates then show
+differences as multiples of this noise (docs/guides/comparing.md). Evaluate the spec once before: with known
+lengths of answers, requests are sent in the order of later runs.
 
 Exit codes: 0 all runs completed, 2 spec or sweep, 3 prompts, 4 model, 5 engine, 6 database or files,
 7 a configuration did not complete (the others are measured)."""
@@ -50,14 +49,14 @@ PARSER = make_parser(
     "benchmark",
     EPILOG,
     "%(prog)s [SPEC_OR_SUITE] [--repeats N] [--sweep FIELD=A,B ... [--baseline A] | --profile sweep | "
-    "--profile slo --slo NAME | --noise] "
+    "--profile slo --slo NAME] "
     "[--resume BENCHMARK_ID | --fresh] [--dry-run [engine]] [--FIELD VALUE ...]",
 )
 PARSER.add_argument(
     "--repeats",
     type=int,
     metavar="N",
-    help=f"runs per configuration (default: {REPEATS}, 1 with --profile, or {NOISE_RUNS} with --noise)",
+    help=f"runs per configuration (default: {REPEATS}, or 1 with --profile)",
 )
 PARSER.add_argument(
     "--sweep",
@@ -79,7 +78,6 @@ PARSER.add_argument(
 )
 PARSER.add_argument("--seconds", type=float, metavar="S", help="maximum seconds of sending per sweep point")
 PARSER.add_argument("--requests", type=int, metavar="N", help="maximum requests per sweep point")
-PARSER.add_argument("--noise", action="store_true", help="measure how much the spec differs from itself: see below")
 which = PARSER.add_mutually_exclusive_group()
 which.add_argument(
     "--resume", metavar="BENCHMARK_ID", help="resume a benchmark (default: the newest unfinished one of this command)"

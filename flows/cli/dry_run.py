@@ -290,7 +290,7 @@ def print_dry_run(
         console,
     )
     for scorer in pick_judges(spec.scorers):
-        models = ", ".join(str(scorer.model or judge.get("model")) for judge in scorer.judges)
+        models = ", ".join(str(scorer.model or judge.get("model")) for judge in scorer.spec)
         print_text(f"judge     {scorer.title}: {models}, {answers} answers", console)
     if spec.scorers and spec.prompts.columns.cluster is None:
         print_text(f"gate      {foresee_reach(trial.rows, spec.gate.max_accuracy_drop)}", console)

@@ -10,7 +10,7 @@ from assayline.flows.cli.words import complete_run_id, parse_words, plain_consol
 if TYPE_CHECKING:
     from assayline.comparison.gate import GateReport
 
-EPILOG = """Override any field of the spec's gate: --max_accuracy_drop 0.02, --confidence required, --pair_by row,
+EPILOG = """Override any field of the spec's gate: --max_accuracy_drop 0.02, --min_overlap 0.5,
 --max_slowdown '{output_tokens_per_s: 0.1}'. Fields: docs/reference/spec.md, "gate".
 
 Exit codes: 0 no limit fails, 1 a limit fails, 2 an unknown run, baseline or field, 6 database, 8 the

@@ -126,7 +126,7 @@ def _judge(run_id: str, specs: list[str], model: str | None, is_dry: bool, conso
         from assayline.run.judging import plan_judge
         from assayline.store.manifest import NEVER
 
-        for number in range(len(scorer.judges)):
+        for number in range(len(scorer.spec)):
             planned = plan_judge(scorer, number, run_id, read_manifest(run_dir).name)
             print_dry_run(planned, settings, NEVER, console)
         return 0

@@ -10,8 +10,7 @@ with prices as (
         try_cast(price ->> '$.per_million_input_tokens' as double) as input,
         try_cast(price ->> '$.per_million_cached_tokens' as double) as cached,
         try_cast(price ->> '$.per_million_output_tokens' as double) as output,
-        try_cast(price ->> '$.gpus' as bigint) as paid_gpus,
-        coalesce(try_cast(price ->> '$.machines' as bigint), 1) as machines
+        try_cast(price ->> '$.gpus' as bigint) as paid_gpus
     from (select spec_json -> '$.price' as price from raw.runs where run_id = getvariable('run_id'))
 ),
 
@@ -63,7 +62,7 @@ rates as (
     select
         *,
         case when gpu_hour is null then 0 else gpu_hour * coalesce(paid_gpus, claimed_gpus) / 3600 end
-            + case when machine_hour is null then 0 else machine_hour * machines / 3600 end as second_cost,
+            + coalesce(machine_hour, 0) / 3600 as second_cost,
         case when kwh is null then 0 else kwh / 3.6e6 end as joule_cost,
         (case when input is null then 0
             else input * (prompt_tokens - cached_tokens) + coalesce(cached, input) * cached_tokens end

@@ -73,7 +73,7 @@ def test_every_combination_is_a_configuration(spec, settings):
 
 def test_without_a_sweep_there_is_one_configuration(spec, settings):
     (only,) = cells_of(settings, spec=spec)
-    assert only.label == "as given" and only.repeats == 5
+    assert only.label == "as given" and only.repeats == 5 and only.spec.engine == spec.engine
 
 
 def test_models_can_be_swept(spec, settings, tiny_model, tmp_path):
@@ -87,8 +87,8 @@ def test_models_can_be_swept(spec, settings, tiny_model, tmp_path):
 
 
 def test_cache_is_off_unless_it_is_set(spec, settings):
-    (found,) = cells_of(settings, spec=spec)
-    assert found.spec.engine.args["enable_prefix_caching"] is False and found.spec.engine.warmup
+    for found in cells_of(settings, spec=spec, sweep={"engine.max_concurrency": [4, 8]}):
+        assert found.spec.engine.args["enable_prefix_caching"] is False and found.spec.engine.warmup
     sweep = {"engine.args.enable_prefix_caching": [True, False]}
     both = cells_of(settings, spec=spec, sweep=sweep)
     assert [one.spec.engine.args["enable_prefix_caching"] for one in both] == [True, False]

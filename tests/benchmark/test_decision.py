@@ -163,8 +163,6 @@ def test_failures_without_a_test_count_at_any_level():
     errors = Check("errors", "fail", "Errors are 50% of the answers.")
     rest = [judged(cell(name), "pass") for name in "bcdefghi"]
     assert decide([judged(cell("a"), "pass", more=(errors,)), *rest]).word == "NO-GO"
-    required = judged(cell("a"), "fail", p_value=1.0, limits={"confidence": "required"})
-    assert decide([required, *rest]).word == "NO-GO", "the spec asks for a proof"
 
 
 def test_supporting_evaluations_count_by_their_weighted_mean():

@@ -19,7 +19,7 @@ from assayline.engines.pool import EnginePool, IdleEngine, own_variables
 from assayline.engines.process import HostProcess, engine_environment
 from assayline.errors import DeviceError
 from assayline.settings import Settings
-from assayline.spec.engine import RecoverySpec, ServerSpec
+from assayline.spec.engine import ServerSpec
 
 ASKED = plain_request("r", prompt_token_ids=[5] * 8, sampling={"max_tokens": 4})
 DEVICE = Device("cpu-0-1", {}, ("cpu-0", "cpu-1"))
@@ -79,7 +79,7 @@ class Waiting:
         ({"env": {"VLLM_LOGGING_LEVEL": "ERROR"}}, False),
         ({"server": ServerSpec(url="http://127.0.0.1:9/v1", timeout_s=7)}, False),
         ({"sampling": {"temperature": 0.5}}, True),
-        ({"max_concurrency": 3, "warmup": False, "recovery": RecoverySpec(min_concurrency=2)}, True),
+        ({"max_concurrency": 3, "warmup": False, "min_concurrency": 2}, True),
         ({"record_token_times": True}, False),
     ],
     ids=str,

@@ -81,7 +81,7 @@ def test_a_dry_run_shows_the_first_error_of_each_kind(tmp_path, spec_file):
     assert "row_error 1×, first in row 4: " in shown
     assert f"unreadable_row1×,firstinrow5:{path},line6:notJSON" in shown.replace(" ", "")
     assert_refused(
-        dry_run(spec_file, *odd, "--prompts.on_bad_row", "stop"), 3, "Row 1 cannot become", "hint: correct the row"
+        dry_run(spec_file, *odd, "--max_error_share", "0"), 3, "Row 1 cannot become", "hint: correct the row"
     )
     assert_refused(dry_run(spec_file, *odd, "--prompts.template", "{{ row.question.x }}"), 3, "x")
     path.write_text(rows[1])

@@ -83,7 +83,7 @@ def test_an_interrupted_run_goes_on_and_is_rebuilt(hostile_spec, hostile_env, pr
     rows = Path(hostile_spec["prompts"]["source"]["path"])
     good = rows.read_text()
     rows.write_text(good + "{broken\n")
-    hostile_spec["prompts"]["on_bad_row"] = "stop"
+    hostile_spec["max_error_share"] = 0
     broken = flow_kit.run_here("evaluate", flow_kit.write_spec(tmp_path / "spec.yaml", hostile_spec))
     assert broken.code == 3, broken.err
     assert "line 13: not JSON" in broken.err

@@ -11,7 +11,7 @@ from assayline.benchmark.campaign import read_benchmark
 from assayline.benchmark.configurations import BenchmarkAsk, plan_benchmark
 from assayline.engines.fake import FakeEngine
 from assayline.engines.pool import EnginePool
-from assayline.errors import EngineError, SpecError
+from assayline.errors import EngineError
 from assayline.flows.cli.benchmark import run
 from assayline.flows.evaluate import complete as complete_in_flow
 from assayline.report.make import make_report
@@ -48,7 +48,7 @@ def test_failed_measurement_is_resumed_with_new_pairs_and_comparisons_show_the_n
     with monkeypatch.context() as patch:
         patch.setattr(FakeEngine, "generate", fail_second)
         spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
-        failed = flow_kit.run_here("benchmark", spec, "--noise", "--repeats", "5")
+        failed = flow_kit.run_here("benchmark", spec)
         assert failed.code == 7 and "did not complete" in failed.err
     (folder,) = (data_dir / "benchmarks").iterdir()
     assert read_benchmark(folder.name, load_settings()).runs_per_engine == 2
@@ -82,11 +82,9 @@ def test_flow_runs_hand_an_engine_on_and_store_no_parameter_of_it(prefect_client
 
 def test_noise_dry_run_shows_the_plan_and_runs_nothing(fake_spec, data_dir, tmp_path, capsys):
     path = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
-    assert run([str(path), "--noise", "--dry-run", "--engine.max_concurrency", "4"]) == 0
+    assert run([str(path), "--repeats", "10", "--dry-run", "--engine.max_concurrency", "4"]) == 0
     assert "1 configurations × 10 repeats, 10 of 10 runs left, 2 per engine:" in capsys.readouterr().out
     assert not (data_dir / "benchmarks").exists()
-    with pytest.raises(SpecError, match=r"--repeats 4 is below 5, too few runs to measure noise. hint: pass 10."):
-        run([str(path), "--noise", "--repeats", "4"])
 
 
 @pytest.mark.parametrize(
@@ -102,9 +100,9 @@ def test_noise_dry_run_shows_the_plan_and_runs_nothing(fake_spec, data_dir, tmp_
     ],
     ids=json.dumps,
 )
-def test_plan_noise_shares_engines_that_can_be_kept(fake_spec, data_dir, engine, more, shared):
+def test_plan_benchmark_of_one_configuration_shares_engines_that_can_be_kept(fake_spec, data_dir, engine, more, shared):
     spec = parse_spec({**fake_spec, "engine": {**fake_spec["engine"], **engine}, **more})
-    plan = plan_benchmark(BenchmarkAsk(spec=spec, noise=True), load_settings())
+    plan = plan_benchmark(BenchmarkAsk(spec=spec), load_settings())
     (only,) = plan.cells
-    assert (plan.runs_per_engine, only.repeats) == (shared, 10)
+    assert (plan.runs_per_engine, only.repeats) == (shared, 5)
     assert only.spec.engine == spec.engine

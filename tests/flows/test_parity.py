@@ -29,7 +29,7 @@ ASKS: dict[str, tuple[list[str], dict[str, Any]]] = {
         ["streamed.yaml", "--profile", "sweep", "--points", "3", "--seconds", "5"],
         {"spec": "streamed.yaml", "profile": "sweep", "points": 3, "seconds": 5.0},
     ),
-    "noise": (["sums.yaml", "--noise"], {"spec": "sums.yaml", "noise": True}),
+    "one configuration": (["sums.yaml"], {"spec": "sums.yaml"}),
 }
 
 

@@ -118,7 +118,7 @@ def test_failed_run_prints_a_resume_hint_that_works(served_env, fake_spec, data_
     lines = flow_kit.write_rows(tmp_path / "rows", ROWS).read_text().splitlines(keepends=True)
     pipe = tmp_path / "sums.pipe.jsonl"
     fake_spec["prompts"]["source"]["path"] = str(pipe)
-    fake_spec["prompts"]["on_bad_row"] = "stop"
+    fake_spec["max_error_share"] = 0
     spec = str(flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec))
 
     def feed_broken(source: TextIO) -> None:

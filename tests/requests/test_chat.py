@@ -43,7 +43,7 @@ def renderer(tokenizer: Any, **spec: Any) -> ChatRenderer:
     st.booleans(),
 )
 def test_ids_are_those_of_apply_chat_template(session_tokenizer, messages, generation):
-    rendered = renderer(session_tokenizer, add_generation_prompt=generation).render(messages)
+    rendered = renderer(session_tokenizer, kwargs={"add_generation_prompt": generation}).render(messages)
     assert rendered.token_ids == session_tokenizer.apply_chat_template(
         messages, add_generation_prompt=generation, tokenize=True, return_dict=False
     )
@@ -330,7 +330,7 @@ def test_the_template_id_names_what_decides_the_text(tokenizer, tmp_path):
             {"system": "x"},
             {"prefill": "x"},
             {"kwargs": {"a": 1}},
-            {"add_generation_prompt": False},
+            {"kwargs": {"add_generation_prompt": False}},
         )
     ]
     assert len(same) == 1

@@ -8,7 +8,6 @@ from run_kit import rows_of
 from assayline.errors import PromptError
 from assayline.run import prepare
 from assayline.run.begin import begin_evaluation
-from assayline.spec.identity import spec_hash
 from assayline.store.parts import count_rows, list_parts
 
 
@@ -42,16 +41,7 @@ def test_bad_rows_are_error_rows_or_the_end(make_spec, settings, tmp_path):
     assert [row["error_kind"] for row in errors] == ["unreadable_row", "template_error", "prompt_too_long"]
     for row, kind in ((1, "unreadable_row"), (2, "template_error"), (3, "prompt_too_long")):
         (tmp_path / "rows.jsonl").write_text("\n".join([lines[0], *lines[row:]]))
-        stopping = make_spec(
-            prompts={**prompts, "on_bad_row": "stop"}, engine={"backend": "fake"}, chat={"template": "plain"}
-        )
+        plain = {"engine": {"backend": "fake"}, "chat": {"template": "plain"}}
+        stopping = make_spec(prompts=prompts, max_error_share=0, **plain)
         with pytest.raises(PromptError, match=rf"Row 1 cannot become a request \({kind}\)"):
             begin_evaluation(stopping, settings, "never").prepare()
-
-
-def test_explicit_default_of_on_bad_row_keeps_the_spec_digest(make_spec):
-    rows = {"source": {"kind": "inline", "rows": [{"prompt": "a"}]}, "columns": {}, "template": None}
-    usual, said, stop = (
-        make_spec(prompts={**rows, **more}) for more in ({}, {"on_bad_row": "error_row"}, {"on_bad_row": "stop"})
-    )
-    assert spec_hash(usual) == spec_hash(said) != spec_hash(stop)

@@ -43,7 +43,7 @@ PROGRAMS = {
 def test_a_program_fails_for_its_own_reason(program):
     from assayline.scorers.code import run_program
 
-    assert run_program(program, timeout_s=1.0, memory_gib=0.5) == PROGRAMS[program]
+    assert run_program(program, timeout_s=1.0) == PROGRAMS[program]
 
 
 THEFTS = {
@@ -74,7 +74,7 @@ def test_a_program_that_steals_a_proof_and_exits_has_not_passed(theft, code):
     from assayline.scorers.code import run_program
 
     program = f"{FIND}try:\n    {THEFTS[theft].replace(chr(10), chr(10) + '    ')}\nfinally:\n    os._exit({code})\n"
-    assert run_program(program, timeout_s=5.0, memory_gib=0.5) is not None
+    assert run_program(program, timeout_s=5.0) is not None
 
 
 @needs_sandbox
@@ -82,7 +82,7 @@ def test_a_program_that_steals_a_proof_and_exits_has_not_passed(theft, code):
 def test_a_program_cannot_reach_the_parent_that_vouches_for_it(theft):
     from assayline.scorers.code import run_program
 
-    failure = run_program(FIND + THEFTS[theft], timeout_s=5.0, memory_gib=0.5)
+    failure = run_program(FIND + THEFTS[theft], timeout_s=5.0)
     assert failure is not None and re.match("PermissionError|AssertionError", failure)
 
 
@@ -95,7 +95,7 @@ def test_the_environment_and_the_home_folder_are_hidden(monkeypatch):
         "import os\nassert 'SECRET' not in os.environ\ntry: os.listdir('/proc/1/root/etc')\nexcept OSError: pass\n"
         "else: raise AssertionError"
     )
-    assert run_program(program, timeout_s=5.0, memory_gib=0.5) is None
+    assert run_program(program, timeout_s=5.0) is None
 
 
 @needs_sandbox

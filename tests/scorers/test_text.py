@@ -12,24 +12,16 @@ from assayline.scorers.text import score_contains, score_exact_match, score_rege
 
 
 @pytest.mark.parametrize(
-    ("answer", "target", "ignore_case", "ignore_punctuation", "value", "extracted"),
+    ("answer", "target", "ignore_case", "value", "extracted"),
     [
-        ("4", "4", False, False, 1.0, "4"), (" 4\n", "\t4 ", False, False, 1.0, "4"),
-        ("a b", "a  b", False, False, 0.0, "a b"), ("Paris", "paris", False, False, 0.0, "Paris"),
-        ("Paris", "PARIS", True, False, 1.0, "paris"), ("ÉCOLE", "école", True, False, 1.0, "école"),
-        ("Paris.", "Paris", False, False, 0.0, "Paris."), ("“Paris”.", "“Paris”", False, True, 1.0, "“Paris”"),
-        ("4 .", "4", False, True, 1.0, "4"), ("", "", False, False, 1.0, ""), (" \n", "", False, False, 1.0, ""),
-        ("", "4", False, False, 0.0, ""),
+        ("4", "4", False, 1.0, "4"), (" 4\n", "\t4 ", False, 1.0, "4"), ("a b", "a  b", False, 0.0, "a b"),
+        ("Paris", "paris", False, 0.0, "Paris"), ("Paris", "PARIS", True, 1.0, "paris"),
+        ("ÉCOLE", "école", True, 1.0, "école"), ("Paris.", "Paris", False, 0.0, "Paris."),
+        ("", "", False, 1.0, ""), (" \n", "", False, 1.0, ""), ("", "4", False, 0.0, ""),
     ],
 )  # fmt: skip
-def test_exact_match(answer, target, ignore_case, ignore_punctuation, value, extracted):
-    assert score_exact_match(answer, target, {}, ignore_case, ignore_punctuation)[:2] == (value, extracted)
-
-
-def test_all_of_pythons_punctuation_is_ignored_and_no_more():
-    assert score_exact_match(f"a{string.punctuation}b", "ab", {}, False, True)[0] == 1.0
-    for sign in "¡–“”«»…§":
-        assert score_exact_match(f"a{sign}b", "ab", {}, False, True)[0] == 0.0
+def test_exact_match(answer, target, ignore_case, value, extracted):
+    assert score_exact_match(answer, target, {}, ignore_case)[:2] == (value, extracted)
 
 
 @pytest.mark.parametrize(

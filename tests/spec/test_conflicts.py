@@ -28,7 +28,7 @@ OPEN = {**ASYNC, "load.arrival": {"kind": "poisson", "rate_per_s": 1}}
 REGEX = {"output.regex": "x"}
 
 MESSAGE_FIELDS = "prompts.columns and prompts.template and prompts.few_shot"
-RENDERING = "chat.template and chat.prefill and chat.add_generation_prompt and chat.date and chat.special_tokens"
+RENDERING = "chat.template and chat.prefill and chat.date and chat.special_tokens"
 MEDIA_FIELDS = ("images", "audios", "videos")
 
 REFUSED: list[tuple[str, dict[str, Any]]] = [
@@ -86,7 +86,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
         RENDERING,
         {
             **CHAT,
-            "chat": {"template": "plain", "prefill": "So", "add_generation_prompt": False, "date": "2025-01-01"},
+            "chat": {"template": "plain", "prefill": "So", "date": "2025-01-01"},
             "chat.special_tokens": "text",
         },
     ),
@@ -146,7 +146,6 @@ WITHOUT_EFFECT: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"engine.backend": "server", "engine.server.url": "http://h/v1", "engine.device": "cpu"},
         {"engine.server.url": None},
     ),
-    ({"engine.recovery.enabled": False, "engine.recovery.min_concurrency": 2}, {"engine.recovery.enabled": True}),
     ({**LIKELIHOOD, "sampling": {"temperature": 0.5}}, {"scorers": ["exact_match"]}),
     ({**TASK, "chat.template": "plain"}, {"prompts.source": {**TASK["prompts.source"], "apply_chat_template": True}}),
     (

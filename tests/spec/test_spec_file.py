@@ -253,7 +253,7 @@ def read_in(place: str, text: str, folder: Path, model: Path, monkeypatch: pytes
             write_campaign(plan, Settings(data_dir=folder))
             (spec,) = (one.spec for one in read_benchmark(plan.campaign_id, Settings(data_dir=folder)).cells)
         case "judge":
-            return JudgeScorer(kind="judge", spec=[str(path)]).judges[0]["chat"]["kwargs"]["x"]
+            return JudgeScorer(kind="judge", spec=[str(path)]).spec[0]["chat"]["kwargs"]["x"]
         case "rubric":
             monkeypatch.setattr("assayline.spec.named.RUBRICS", folder)
             spec = load_spec("@one")

@@ -187,14 +187,14 @@ def test_energy_is_paid_for_over_the_same_windows(store: Store) -> None:
 
 
 def test_all_rates_that_are_given_are_added_up(store: Store) -> None:
-    rates = {"per_gpu_hour": 3.6, "per_machine_hour": 1.8, "machines": 3, "per_million_output_tokens": 10.0, "gpus": 8}
+    rates = {"per_gpu_hour": 3.6, "per_machine_hour": 5.4, "per_million_output_tokens": 10.0, "gpus": 8}
     given_run(store, rates)
     store.expect(
         "run_cost",
         {
             "token_cost": 0.01,
-            "cost": (3.6 * 8 + 1.8 * 3) * 150 / HOUR + 0.01,
-            "working_cost": (3.6 * 8 + 1.8 * 3) * 100 / HOUR + 0.01,
+            "cost": (3.6 * 8 + 5.4) * 150 / HOUR + 0.01,
+            "working_cost": (3.6 * 8 + 5.4) * 100 / HOUR + 0.01,
         },
     )
 

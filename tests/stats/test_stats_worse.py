@@ -10,7 +10,6 @@ from scipy.stats import binom, t
 
 from assayline.benchmark.frontier import judge_family
 from assayline.comparison.gate import GateReport, judge_scores, judge_speed, mark_suspect
-from assayline.spec.criteria import GateSpec
 from assayline.stats.pairs import average_scores, count_prompts_needed, describe_pairs, find_p, find_reach
 from assayline.stats.repeats import compare_repeats, spread_sessions
 from assayline.stats.worse import LEVEL, NIGHTS
@@ -34,7 +33,7 @@ def row_of(prompts, worse, better):
 
 @cache
 def judge(prompts, worse, better, limit):
-    return judge_scores(describe_pairs(row_of(prompts, worse, better), limit), GateSpec())
+    return judge_scores(describe_pairs(row_of(prompts, worse, better), limit))
 
 
 def share(prompts, differ, drop, limit, verdict, level=0.05):
@@ -64,9 +63,7 @@ def test_guide_names_the_drops_of_forty_prompts_that_are_suspect_and_that_fail_o
     )
 
     def find(lost):
-        return mark_suspect(
-            judge_scores(describe_pairs(row_of(40, lost, 0), 0.01), GateSpec(), nights=NIGHTS), LEVEL
-        ).verdict
+        return mark_suspect(judge_scores(describe_pairs(row_of(40, lost, 0), 0.01), nights=NIGHTS), LEVEL).verdict
 
     lost = (suspect - 1, suspect, failing - 1, failing)
     assert [find(each) for each in lost] == ["inconclusive", "suspect", "suspect", "fail"]

@@ -19,7 +19,7 @@ from assayline.engines.recovery.causes import Cause
 from assayline.errors import Kind
 from assayline.load.progress import LoadProgress
 from assayline.records import Json
-from assayline.spec.engine import EngineSpec, RecoverySpec
+from assayline.spec.engine import EngineSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +121,14 @@ class RecoveryPolicy:
     def __init__(
         self,
         sizes: Sizes,
-        spec: RecoverySpec = RecoverySpec(),  # noqa: B008 - frozen
+        min_concurrency: int = 1,
         *,
         has_window: bool = True,
         restart_pauses_s: tuple[float, ...] = RESTART_PAUSES_S,
     ) -> None:
         """Start with `sizes`. `has_window` is False in an open loop, where only max_num_seqs bounds concurrency."""
         self.sizes = sizes
-        self._spec = spec
+        self._min_concurrency = min_concurrency
         self._given = sizes
         self._has_window = has_window
         self._pauses_s = restart_pauses_s
@@ -194,8 +194,6 @@ class RecoveryPolicy:
         before = self.sizes
         suspects = frozenset(in_flight)
         self._answered = 0
-        if not self._spec.enabled:
-            return Stop("engine.recovery.enabled is false")
         self._deaths += 1
         if self._deaths > MAX_DEATHS:
             return Stop(f"{MAX_DEATHS} engines in a row died without an answer between them")
@@ -254,7 +252,7 @@ class RecoveryPolicy:
 
     def _reduce_window(self, in_flight: int) -> bool:
         window = self.window_requests
-        smaller = max(self._spec.min_concurrency, min(window, in_flight or window) // 2)
+        smaller = max(self._min_concurrency, min(window, in_flight or window) // 2)
         if smaller >= window:
             return False
         if not self._has_window:
@@ -277,7 +275,7 @@ class RecoveryPolicy:
         return True
 
     def _at_min_window(self) -> bool:
-        return self.window_requests <= self._spec.min_concurrency
+        return self.window_requests <= self._min_concurrency
 
     def _react_to_start(self, cause: Cause, before: Sizes) -> Rebuild | Stop:
         if not cause.is_memory or cause.kind is Kind.MODEL_TOO_LARGE:
@@ -331,7 +329,7 @@ class RecoveryPolicy:
         if cache is not None and cache > self._least_cache_bytes:
             return self._shrink_cache(max(self._least_cache_bytes, cache // 2))
         num_seqs = sizes.max_num_seqs or DEFAULT_NUM_SEQS
-        fewer = max(self._spec.min_concurrency, num_seqs // 2)
+        fewer = max(self._min_concurrency, num_seqs // 2)
         if fewer >= num_seqs:
             return False
         window = min(sizes.window_requests, fewer) if sizes.window_requests else None

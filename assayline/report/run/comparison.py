@@ -114,7 +114,7 @@ def read_scores(
     """
     wanted = json.loads(spec_json).get("gate", {})
     overlaps = read_overlaps(connection, candidate, baseline, wanted.get("min_overlap", GateSpec().min_overlap))
-    pairing = choose_pairing(overlaps, wanted.get("pair_by", "auto"))
+    pairing = choose_pairing(overlaps)
     checks = [Check(**row) for row in read_rows(connection, _LIMITS, candidate, baseline)]
     judged = {check.check: check for check in checks}
     limit = wanted.get("max_accuracy_drop", GateSpec().max_accuracy_drop)
@@ -307,7 +307,7 @@ def describe_comparison(comparison: ComparisonRows) -> Section | None:
         "Speed and cost compare one run with one run, and runs vary. `assayline gate` tests such a difference over "
         "repeats of both.",
         "Noise is the difference that two equal runs of one session exceed in at most 5% of pairs, with 95% "
-        f"confidence, as `assayline benchmark --noise` measured. By chance, {noisy * 0.05:.1g} of "
+        f"confidence, as `assayline benchmark` measured. By chance, {noisy * 0.05:.1g} of "
         f"{count(noisy, 'metric')} exceed it; runs of different days may differ more."
         if noisy
         else None,

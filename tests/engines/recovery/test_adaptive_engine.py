@@ -18,7 +18,6 @@ from assayline.engines.recovery.engine import KILLED_ENGINE, AdaptiveEngine, Led
 from assayline.engines.recovery.policy import RecoveryPolicy, Sizes
 from assayline.errors import Death, EngineDiedError, EngineInterruptedError
 from assayline.records import NOT_SENT, Completion, EngineEvent, Request
-from assayline.spec.engine import RecoverySpec
 
 FEW = hypothesis_settings(deadline=None, max_examples=hypothesis_settings.default.max_examples // 2)
 """An example is a run of a dozen engines."""
@@ -75,8 +74,7 @@ class Bench:
         self.failing_starts: list[Death] = []
         self.events: list[tuple[int, str, dict[str, Any]]] = []
         self.messages: list[str] = []
-        recovery = {name: options.pop(name) for name in ("enabled", "min_concurrency") if name in options}
-        self.policy = RecoveryPolicy(Sizes(), RecoverySpec(**recovery), restart_pauses_s=(0.0, 0.0))
+        self.policy = RecoveryPolicy(Sizes(), options.pop("min_concurrency", 1), restart_pauses_s=(0.0, 0.0))
         memory = options.pop("memory", Memory(()))
         options = {"memory_wait_s": 0, **options}
         options = {"clock": RunClock.start(), "worker": "w", **options}

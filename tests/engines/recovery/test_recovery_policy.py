@@ -22,7 +22,7 @@ from assayline.engines.recovery.policy import (
 )
 from assayline.errors import MEMORY_KINDS, Kind
 from assayline.load.progress import LoadProgress
-from assayline.spec.engine import EngineSpec, RecoverySpec
+from assayline.spec.engine import EngineSpec
 
 OPENED = {
     "max_num_seqs": 64,
@@ -36,7 +36,7 @@ OPENED = {
 def opened(
     window: int = 80, sizes: Sizes | None = None, details: dict[str, Any] | None = None, **options: Any
 ) -> RecoveryPolicy:
-    policy = RecoveryPolicy(sizes or Sizes(), RecoverySpec(**options))
+    policy = RecoveryPolicy(sizes or Sizes(), **options)
     policy.opened({**OPENED, **(details or {})}, window)
     return policy
 
@@ -74,7 +74,7 @@ def never_opened(**sizes: Any) -> RecoveryPolicy:
 
 def open_loop(**options: Any) -> RecoveryPolicy:
     """No window bounds what runs: vLLM's max_num_seqs does."""
-    policy = RecoveryPolicy(Sizes(), RecoverySpec(**options), has_window=False)
+    policy = RecoveryPolicy(Sizes(), **options, has_window=False)
     policy.opened(OPENED, None)
     return policy
 
@@ -137,7 +137,7 @@ DEATHS: dict[str, tuple[RecoveryPolicy, list[tuple[Cause, int, int, Any]], dict[
         (START, 0, 0, {SEQS: (None, 128), STEP: (None, 4096), SHARE: (None, 0.87)}),
     ], {SEQS: 128, STEP: 4096, SHARE: 0.87}),
     "a start without memory at the fewest that are allowed": (
-        RecoveryPolicy(Sizes(max_num_seqs=4), RecoverySpec(min_concurrency=4)), [(START, 0, 0, Stop)], {}),
+        RecoveryPolicy(Sizes(max_num_seqs=4), min_concurrency=4), [(START, 0, 0, Stop)], {}),
     "a start without memory or chunked prefill: a step holds the context": (
         opened(details={LENGTH: 6000, "enable_chunked_prefill": False}), [
             (START, 0, 0, {SEQS: (64, 32), STEP: (8192, 6000), WINDOW: (80, 32), SHARE: (0.92, 0.87)}),
@@ -152,7 +152,6 @@ DEATHS: dict[str, tuple[RecoveryPolicy, list[tuple[Cause, int, int, Any]], dict[
     "a model that is too large": (never_opened(), [(died(Kind.MODEL_TOO_LARGE, "start"), 0, 0, Stop)], {}),
     "a start that no reduction can fix": (never_opened(), [(died(Kind.START_FAILED, "start"), 0, 0, Stop)], {}),
     "an engine that opens and does not get warm": (opened(), [(died(Kind.START_FAILED, "start"), 0, 0, Stop)], {}),
-    "recovery that is switched off": (opened(enabled=False), [(DEVICE, 80, 0, Stop)], {}),
 }  # fmt: skip
 """Deaths in their order, each with the requests in flight, the longest prompt and what follows: changes, or a kind of
 reaction. And the arguments of the next engine; what vLLM chose itself is not passed back to it."""
