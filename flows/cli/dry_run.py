@@ -12,9 +12,10 @@ import pickle
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -59,26 +60,22 @@ SHOWN_CHARACTERS = 400
 END = "■"
 
 
-class Faults:
-    """Rows that would be error rows, counted by kind of error, with the first of each."""
+class Faults(dict[str, tuple[int, str]]):
+    """Rows that would be error rows: their number and the first of them, by kind of error."""
 
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-        self._first: dict[str, str] = {}
+    def take(self, kind: str, row: int | None, message: str | None) -> None:
+        number, first = self.get(kind, (0, f"row {row}: {message}"))
+        self[kind] = number + 1, first
 
     @property
     def rows(self) -> int:
-        return self._counts.total()
-
-    def take(self, kind: str, row: int | None, message: str | None) -> None:
-        self._counts[kind] += 1
-        self._first.setdefault(kind, f"row {row}: {message}")
+        return sum(number for number, _ in self.values())
 
     def describe(self) -> list[str]:
-        """Return a line per kind with its count and first example."""
+        """Return a line per kind, the most frequent first."""
         return [
-            f"          {kind} {number}×, first in {self._first[kind]:.{SHOWN_CHARACTERS}}"
-            for kind, number in self._counts.most_common()
+            f"          {kind} {number}×, first in {first:.{SHOWN_CHARACTERS}}"
+            for kind, (number, first) in sorted(self.items(), key=lambda one: -one[1][0])
         ]
 
 
@@ -165,37 +162,23 @@ NOT_ASKED = (
 )
 
 
-class EngineTrial:
-    """vLLM's own check of engine arguments, in a process per environment that loads no model."""
+def find_refusals(plans: Sequence[RunPlan], settings: Settings) -> list[AssaylineError | None]:
+    """Let vLLM check engine arguments, in a process per environment that loads no model.
 
-    def __init__(self, plans: Sequence[RunPlan], settings: Settings) -> None:
-        """Start it."""
-        self._plans = [plan for plan in plans if plan.spec.engine.needs_device]
-        self._processes = {
-            python: subprocess.Popen(
-                [python or sys.executable, "-m", "assayline.engines.host"],
-                env=engine_environment(settings, {}, {}),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
-            for python in {plan.spec.engine.python for plan in self._plans}
-        }
-
-    def find_refusals(self) -> list[AssaylineError | None]:
-        """Return why each of the engines would not open; a plain EngineError if that is not known."""
-        found = {python: iter(self._ask(python)) for python in self._processes}
-        return [next(found[plan.spec.engine.python], None) for plan in self._plans]
-
-    def _ask(self, python: str | None) -> list[AssaylineError | None]:
-        plans = [plan for plan in self._plans if plan.spec.engine.python == python]
-        orders = pickle.dumps([order_engine(plan.spec, plan.model, plan.fresh.clock) for plan in plans])
-        process = self._processes[python]
+    Return why each of the engines would not open; a plain EngineError if that is not known.
+    """
+    found = {}
+    for python in {plan.spec.engine.python for plan in plans}:
+        own = [plan for plan in plans if plan.spec.engine.python == python]
+        orders = pickle.dumps([order_engine(plan.spec, plan.model, plan.fresh.clock) for plan in own])
+        command = [python or sys.executable, "-m", "assayline.engines.host"]
+        kept: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "timeout": ENGINE_LIMIT_S}
         try:
-            return list(pickle.loads(process.communicate(orders, timeout=ENGINE_LIMIT_S)[0]))
+            done = subprocess.run(command, input=orders, env=engine_environment(settings, {}, {}), check=False, **kept)
+            found[python] = iter(pickle.loads(done.stdout))
         except (subprocess.TimeoutExpired, EOFError, pickle.UnpicklingError) as error:
-            process.kill()
-            return [EngineError(f"vLLM could not check engine.args: {type(error).__name__}.")]
+            found[python] = iter([EngineError(f"vLLM could not check engine.args: {type(error).__name__}.")])
+    return [next(found[plan.spec.engine.python], None) for plan in plans]
 
 
 def check_devices(spec: EvalSpec) -> None:
@@ -239,8 +222,8 @@ def check_runs(named: Sequence[tuple[str, EvalSpec]], settings: Settings, asks_v
         except AssaylineError as error:
             refuse(label, error)
     needing = [label for label, plan in plans.items() if plan.spec.engine.needs_device]
-    found = EngineTrial([*plans.values()], settings).find_refusals() if asks_vllm else []
-    for label, refusal in zip(needing, found, strict=False):
+    found = find_refusals([plans[label] for label in needing], settings) if asks_vllm else []
+    for label, refusal in zip(needing, found, strict=True):
         if refusal and type(refusal) is not EngineError:
             refuse(label, refusal)
     if errors:
@@ -264,6 +247,11 @@ def print_dry_run(
 
     Raises the errors of a run, and NothingToAskError if every request would be an error row.
     """
+    for line in _describe_run(spec, settings, resume, asks_vllm):
+        print_text(line, console)
+
+
+def _describe_run(spec: EvalSpec, settings: Settings, resume: str, asks_vllm: bool) -> Iterator[str]:
     database = DatabaseThread(settings)
     plan = plan_evaluation(spec, settings, database.read, Purpose(resume=resume))
     spec, model = plan.spec, plan.model
@@ -272,38 +260,34 @@ def print_dry_run(
     notes = [*choice.notes, *list_unused(spec), *check_judges(plan)]
     unreported = find_unreported(plan, settings)
     check_devices(spec)
-    engine = EngineTrial([plan] if asks_vllm else [], settings)
     trial = Trial(plan, database)
-    answers = trial.requests - trial.errors.rows
-    print_text(f"spec      {spec.name}, digest {spec_hash(spec)}", console)
-    print_text(f"model     {spec.model_name}, {model.model_id}", console)
-    print_text(
+    yield f"spec      {spec.name}, digest {spec_hash(spec)}"
+    yield f"model     {spec.model_name}, {model.model_id}"
+    yield (
         f"prompts   {trial.rows} rows of {spec.prompts.set_name}, {trial.duplicates} duplicates, {trial.requests} "
-        f"requests ({trial.errors.rows} error rows), {trial.tokens} prompt tokens",
-        console,
+        f"requests ({trial.errors.rows} error rows), {trial.tokens} prompt tokens"
     )
-    for line in trial.describe():
-        print_text(line, console)
-    print_text(
+    yield from trial.describe()
+    yield (
         f"engine    {spec.engine.backend}, {spec.engine.mode}, {spec.workers} worker(s), "
-        f"arguments {json.dumps(spec.engine.args)}",
-        console,
+        f"arguments {json.dumps(spec.engine.args)}"
     )
     for scorer in pick_judges(spec.scorers):
         models = ", ".join(str(scorer.model or judge.get("model")) for judge in scorer.spec)
-        print_text(f"judge     {scorer.title}: {models}, {answers} answers", console)
+        yield f"judge     {scorer.title}: {models}, {trial.requests - trial.errors.rows} answers"
     if spec.scorers and spec.prompts.columns.cluster is None:
-        print_text(f"gate      {foresee_reach(trial.rows, spec.gate.max_accuracy_drop)}", console)
+        yield f"gate      {foresee_reach(trial.rows, spec.gate.max_accuracy_drop)}"
     if (first := trial.first) is not None:
-        print_text(f"sampling  {json.dumps(first.sampling, default=str)}{_name_defaults(spec, first)}", console)
+        yield f"sampling  {json.dumps(first.sampling, default=str)}{_name_defaults(spec, first)}"
         if first.messages is None:
-            print_text(f"first prompt, {len(first.prompt_token_ids)} tokens, up to the mark {END}:", console)
-            print_text(f"{first.rendered or ''}{END}", console)
+            yield f"first prompt, {len(first.prompt_token_ids)} tokens, up to the mark {END}:"
+            yield f"{first.rendered or ''}{END}"
         else:
-            print_text("first prompt, rendered by the server:", console)
-            print_text(json.dumps(first.messages, indent=2, ensure_ascii=False), console)
+            yield "first prompt, rendered by the server:"
+            yield json.dumps(first.messages, indent=2, ensure_ascii=False)
+    yield from notes
     if trial.ignored:
-        notes.append(
+        yield (
             f"vLLM does not enforce {', '.join(trial.ignored)} of the JSON schema, so answers may break it. hint: add "
             "`type` next to a keyword that is for one type; the scorer json checks all of the schema."
         )
@@ -311,25 +295,23 @@ def print_dry_run(
         try:
             count_baseline(spec.gate.baseline, database)
         except (SpecError, StoreError) as error:
-            notes.append(f"gate.baseline {spec.gate.baseline!r}: {error}")
-    refusal = next(iter(engine.find_refusals()), None)
+            yield f"gate.baseline {spec.gate.baseline!r}: {error}"
+    asked = [plan] if asks_vllm and spec.engine.needs_device else []
+    refusal = next(iter(find_refusals(asked, settings)), None)
     if refusal and type(refusal) is EngineError:
-        notes.append(str(refusal))
+        yield str(refusal)
     if spec.engine.needs_device and not asks_vllm:
-        notes.append(NOT_ASKED)
-    for note in notes:
-        print_text(note, console)
+        yield NOT_ASKED
     trial.check()
     if refusal and type(refusal) is not EngineError:
         raise refusal
     if unreported:
-        print_text(f"This would add judges and report to run {unreported}, which has all its answers.", console)
+        yield f"This would add judges and report to run {unreported}, which has all its answers."
     elif found := choice.manifest:
-        left = describe_left(runs_dir / found.run_id, found)
-        print_text(f"This would resume run {found.run_id}: {left}.", console)
+        yield f"This would resume run {found.run_id}: {describe_left(runs_dir / found.run_id, found)}."
     else:
-        print_text("This would start a new run.", console)
-    print_text("Dry run: nothing was generated or stored.", console)
+        yield "This would start a new run."
+    yield "Dry run: nothing was generated or stored."
 
 
 def _name_defaults(spec: EvalSpec, first: Request) -> str:

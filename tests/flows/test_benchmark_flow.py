@@ -1,7 +1,6 @@
 """The benchmark as a flow and as a command: runs of one benchmark, compared, and resumed after a failure."""
 
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import flow_kit
@@ -111,8 +110,6 @@ def test_dry_run_names_every_configuration_that_a_run_would_refuse(fake_spec, tm
     assert f"path={good}:" not in shown.err
     refusals = [SpecError("vLLM rejects engine.args.dtype 'fp16'"), None]
     monkeypatch.setattr("assayline.spec.engine.BACKENDS", {**BACKENDS, "fake": Backend()})
-    monkeypatch.setattr(
-        "assayline.flows.cli.dry_run.EngineTrial", lambda *_: SimpleNamespace(find_refusals=lambda: refusals)
-    )
+    monkeypatch.setattr("assayline.flows.cli.dry_run.find_refusals", lambda *_: refusals)
     shown = flow_kit.run_here("benchmark", path, "--sweep=engine.args.dtype=fp16,float32", "--dry-run", "engine")
     assert shown.code == 2 and "error: engine.args.dtype=fp16: vLLM rejects" in shown.err
