@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from assayline.benchmark.campaign import write_campaign
 from assayline.comparison.baselines import pin_baseline
 from assayline.errors import AssaylineError, RunFailedError
 from assayline.flows import cli
+from assayline.flows.benchmark import benchmark as benchmark_flow
 from assayline.flows.evaluate import evaluate as evaluate_flow
 from assayline.flows.gate import gate as gate_flow
 from assayline.flows.nightly import nightly
@@ -161,6 +163,9 @@ def test_every_front_judges_and_tells_of_a_night_in_one_way(fake_spec, tmp_path,
             stable = evaluate(good).run_id
             with connect(load_settings().database_path, 20) as connection:
                 pin_baseline(connection, tmp_path / name, "stable", stable)
+            with patch.context() as killing, suppress(KilledError):
+                killing.setattr("assayline.run.driver.gate_run", vanish_at(1))
+                start(spec)
             start(spec)
         rows = "select limit_on, verdict, candidate_value, baseline_value, limit_value from verdicts order by ordinal"
         purposes = "select purpose, state from runs order by started_at"
@@ -173,11 +178,23 @@ def test_every_front_judges_and_tells_of_a_night_in_one_way(fake_spec, tmp_path,
     assert told == {"python": ["Night of trial"], "command": ["Night of trial"], "flow": []}
 
 
+SWEEP = {"sampling.max_tokens": [1, 4]}
+SUITE: dict[str, Callable[[Path, str], object]] = {
+    "python": lambda suite, run_id: api.suite(suite),
+    "command": lambda suite, run_id: cli.run("suite", [str(suite)]),
+    "flow": lambda suite, run_id: suite_flow(str(suite), return_state=True),
+}
 CAMPAIGNS: dict[str, dict[str, Callable[[Path, str], object]]] = {
-    "suite": {
-        "python": lambda suite, run_id: api.suite(suite),
-        "command": lambda suite, run_id: cli.run("suite", [str(suite)]),
-        "flow": lambda suite, run_id: suite_flow(str(suite), return_state=True),
+    "suite": SUITE,
+    "suite with models": SUITE,
+    "benchmark": {
+        "python": lambda suite, run_id: api.benchmark(suite.with_name("good.yaml"), repeats=1, sweep=SWEEP),
+        "command": lambda suite, run_id: cli.run(
+            "benchmark", [str(suite.with_name("good.yaml")), "--repeats", "1", "--sweep", "sampling.max_tokens=1,4"]
+        ),
+        "flow": lambda suite, run_id: benchmark_flow(
+            str(suite.with_name("good.yaml")), repeats=1, sweep=SWEEP, return_state=True
+        ),
     },
     "gate": {
         "python": lambda suite, run_id: api.gate(run_id, "stable", is_remeasured=True),
@@ -192,14 +209,22 @@ class KilledError(BaseException):
 
 
 @pytest.mark.parametrize("kind", CAMPAIGNS)
-def test_every_front_does_the_same_campaign_and_goes_on_after_a_kill(kind, fake_spec, tmp_path, monkeypatch, charts):
-    """A suite, and a gate that measures both sides again: equal runs, scores and verdicts, each page written once."""
+def test_every_front_does_the_same_campaign_and_goes_on_after_a_kill(
+    kind, fake_spec, tiny_model, tmp_path, monkeypatch, charts
+):
+    """Suites, a sweep, and a gate that measures both sides again: equal runs and verdicts, each page written once."""
     fake_spec["gate"] = {"max_slowdown": {}}
     good = flow_kit.write_spec(tmp_path / "good.yaml", fake_spec)
     wrong = {**fake_spec, "name": "wrong", "chat": {"template": "{{ messages[0].content }} what"}}
     other = flow_kit.write_spec(tmp_path / "wrong.yaml", wrong)
     cells = [{"spec": str(path), "baseline": "stable"} for path in (good, other)]
-    suite = flow_kit.write_spec(tmp_path / "suite.yaml", {"evaluations": cells})
+    asked: dict[str, Any] = {"evaluations": cells}
+    if kind == "suite with models":
+        copy = shutil.copytree(tiny_model, tmp_path / "copy")
+        template = copy / "chat_template.jinja"
+        template.write_text(template.read_text() + "what")
+        asked = {"evaluations": cells[:1], "models": [str(tiny_model), str(copy)]}
+    suite = flow_kit.write_spec(tmp_path / "suite.yaml", asked)
     found = {}
     for name, start in CAMPAIGNS[kind].items():
         data_dir = tmp_path / name
@@ -212,33 +237,34 @@ def test_every_front_does_the_same_campaign_and_goes_on_after_a_kill(kind, fake_
             with connect(load_settings().database_path, 20) as connection:
                 pin_baseline(connection, data_dir, "stable", stable)
             with patch.context() as killing, suppress(KilledError):
-                killing.setattr("assayline.run.campaign.write_campaign", vanish_at_write(4))  # one run is done
+                killing.setattr("assayline.run.campaign.write_campaign", vanish_at(4))  # one run is done
                 start(suite, judged)
             patch.setattr("assayline.run.stages.make_report", noting(written))
             with suppress(AssaylineError):
                 start(suite, judged)
-        (campaign,) = data_dir.glob(f"{kind}s/*/{kind}.json")
+        (campaign,) = data_dir.glob(f"{(folder := kind.split()[0])}s/*/{folder}.json")
         runs = json.loads(campaign.read_text())["runs"]
         assert [len(ids) for ids in runs.values()] == [1, 1], "the run that was there is kept"
         rows = "select limit_on, verdict, candidate_value, baseline_value, limit_value from verdicts order by all"
         decided = "select metric, detail, value, difference, low, high, p_value, verdict from comparison order by all"
         found[name] = [read_database(data_dir), *(flow_kit.query(data_dir, query) for query in (rows, decided))]
         assert len(written) == len(set(written)), "each page is written once"
-        assert ("accuracy, exact_match", "fail", 0.0, 1.0, 0.01) in found[name][1]
+        assert ("accuracy, exact_match", "fail", 0.0, 1.0, 0.01) in found[name][1] or kind == "benchmark"
+        assert len(found[name][2]) > 0
     assert found["command"] == found["python"]
     assert found["flow"] == found["python"]
 
 
-def vanish_at_write(number: int) -> Callable[..., None]:
-    """Return a `write_campaign` whose call of this number ends the process."""
+def vanish_at(number: int, function: Callable[..., None] = write_campaign) -> Callable[..., None]:
+    """Return the function, whose call of this number ends the process."""
     calls = itertools.count(1)
 
-    def write(*of: Any) -> None:
+    def call(*of: Any, **more: Any) -> None:
         if next(calls) == number:
             raise KilledError
-        write_campaign(*of)
+        function(*of, **more)
 
-    return write
+    return call
 
 
 def noting(written: list[str]) -> Callable[..., Any]:
