@@ -142,9 +142,9 @@ def test_front_ends_write_the_same_rows(change, fake_spec, tmp_path, monkeypatch
 
 
 NIGHTS: dict[str, Callable[[Path], object]] = {
-    "python": lambda spec: api.night(spec, "stable"),
-    "command": lambda spec: cli.run("night", [str(spec), "--baseline", "stable"]),
-    "flow": lambda spec: nightly(str(spec), "stable", return_state=True),
+    "python": lambda spec: api.night(spec, "stable", "auto"),
+    "command": lambda spec: cli.run("night", [str(spec), "--baseline", "stable", "--resume"]),
+    "flow": lambda spec: nightly(str(spec), "stable", "auto", return_state=True),
 }
 
 
@@ -246,7 +246,8 @@ def test_every_front_does_the_same_campaign_and_goes_on_after_a_kill(
         runs = json.loads(campaign.read_text())["runs"]
         assert [len(ids) for ids in runs.values()] == [1, 1], "the run that was there is kept"
         rows = "select limit_on, verdict, candidate_value, baseline_value, limit_value from verdicts order by all"
-        decided = "select metric, detail, value, difference, low, high, p_value, verdict from comparison order by all"
+        decided = "select metric, detail, value, difference, low, high, p_value, verdict from comparison "
+        decided += "where metric in ('accuracy', 'mean_accuracy') order by all"
         found[name] = [read_database(data_dir), *(flow_kit.query(data_dir, query) for query in (rows, decided))]
         assert len(written) == len(set(written)), "each page is written once"
         assert ("accuracy, exact_match", "fail", 0.0, 1.0, 0.01) in found[name][1] or kind == "benchmark"

@@ -225,7 +225,7 @@ def test_panel_of_judges_combines_their_verdicts(fake_spec, data_dir, tmp_path):
     assert read_scores(data_dir, run_id) == [(1.0, 40)]
     judges = flow_kit.query(data_dir, "select run_id from runs where run_id <> ? order by started_at", run_id)
     assert len(judges) == 3
-    mean = JudgeScorer(kind="judge", judges=[{"model": "m"}], combine="mean")
+    mean = JudgeScorer(kind="judge", spec=[{"model": "m"}], combine="mean")
     found = read_verdicts(load_settings(), mean, judges[:2])
     assert Counter(score.value for score in found.scores) == {0.5: 20, 1.0: 20}
     assert {score.extracted for score in found.scores} == {"correct", "correct, incorrect"}
