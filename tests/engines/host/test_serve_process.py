@@ -78,6 +78,7 @@ def play(act: Callable[[ServeProcess, Health], Any]) -> None:
             await act(process, health)
         finally:
             await process.stop()
+            assert process._process.exitcode is not None, "it runs no more"
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
 
