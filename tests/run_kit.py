@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from assayline.prompts import load_prompts
 from assayline.records import Completion, EngineEvent, Request, TelemetrySample
 from assayline.requests.build import PreparedPrompt, build_requests
 from assayline.requests.chat import ChatRenderer
+from assayline.requests.tokenizer import load_tokenizer
 from assayline.run.begin import Evaluation, begin_evaluation
 from assayline.run.dispatcher import Dispatcher
 from assayline.run.drive import Listener, drive_worker
@@ -361,7 +363,6 @@ def prepare(
 def build_tokenizer(vocab_size: int = 600) -> Any:
     """A real tokenizer, trained in a moment: byte-level BPE with a BOS that it would add itself."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-    from transformers import PreTrainedTokenizerFast
 
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -374,9 +375,13 @@ def build_tokenizer(vocab_size: int = 600) -> Any:
     )
     raw.train_from_iterator([" ".join(WORDS)] * 4, trainer)
     raw.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=raw, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", chat_template=CHAT_TEMPLATE
-    )
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": CHAT_TEMPLATE}
+    config |= {f"{name}_token": f"<{name}>" for name in ("bos", "eos", "pad")}
+    with tempfile.TemporaryDirectory() as folder:
+        raw.save(f"{folder}/tokenizer.json")
+        Path(folder, "tokenizer_config.json").write_text(json.dumps(config))
+        Path(folder, "config.json").write_text(json.dumps({"model_type": "llama"}))
+        return load_tokenizer(Path(folder))
 
 
 def add_noise(model: Path, folder: Path, share: float) -> Path:

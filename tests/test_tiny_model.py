@@ -16,9 +16,8 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-transformers = pytest.importorskip("transformers")
-if not importlib.util.find_spec("torch"):  # importing it takes seconds, and collecting is no reason to
-    pytest.skip("torch is not installed", allow_module_level=True)
+if not all(map(importlib.util.find_spec, ("torch", "transformers"))):  # collecting is no reason to import them
+    pytest.skip("torch or transformers is not installed", allow_module_level=True)
 
 from examples import tiny_alm, tiny_model, tiny_vlm  # noqa: E402
 from examples.tiny_model import BOS, STAMP, WRONG_TEMPLATES, build_rows, ensure_tiny_model, measure_accuracy  # noqa: E402
@@ -35,6 +34,8 @@ QUESTION = [{"role": "user", "content": "What is 3 + 4?"}]
 @pytest.fixture(scope="session")
 def trained() -> tuple[Any, Any]:
     """The trained model and its tokenizer, loaded as anyone loads them."""
+    import transformers
+
     folder = ensure_tiny_model()
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
     return model, transformers.AutoTokenizer.from_pretrained(folder, padding_side="left")

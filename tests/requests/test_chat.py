@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_kit import build_tokenizer
-from transformers import AddedToken
+from tokenizers import AddedToken
 
 from assayline.engines.reasoning import thinks
 from assayline.errors import ModelError, SpecError

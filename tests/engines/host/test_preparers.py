@@ -23,11 +23,15 @@ from assayline.errors import MediaError
 from assayline.records import Request
 from assayline.spec.engine import EngineSpec
 
-torch = pytest.importorskip("torch")
-
 LARGE = 2**24
 MEETING = multiprocessing.get_context("fork").Barrier(3)
 ORDER = Open(engine=EngineSpec(), model="m", clock=RunClock.start(), has_media=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def torch() -> Any:
+    """Imported before the first fork; collecting the file does not need it."""
+    return pytest.importorskip("torch")
 
 
 class OddError(Exception):
@@ -173,7 +177,7 @@ def carry(pipe: tuple[Pipe, Pipe], what: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool", "complex64", "uint8"])
 @pytest.mark.parametrize("shape", [(), (0, 3), (7,), (2, 3, 5), (3, LARGE_BYTES)])
-def test_receive_returns_a_tensor_with_its_type_shape_and_values(pipe, dtype, shape):
+def test_receive_returns_a_tensor_with_its_type_shape_and_values(torch, pipe, dtype, shape):
     count = int(np.prod(shape))
     tensor = (torch.arange(count) % 3).to(getattr(torch, dtype)).reshape(shape)
     found = carry(pipe, {"pixels": [tensor]})["pixels"][0]
@@ -181,7 +185,7 @@ def test_receive_returns_a_tensor_with_its_type_shape_and_values(pipe, dtype, sh
     assert torch.equal(found, tensor)
 
 
-def test_receive_returns_views_and_slices_as_what_they_show(pipe):
+def test_receive_returns_views_and_slices_as_what_they_show(torch, pipe):
     grid = torch.arange(12, dtype=torch.float32).reshape(3, 4)
     sent = {"turned": grid.T, "every second": grid[:, ::2], "mark": slice(0, torch.tensor(1), None)}
     found = carry(pipe, sent)

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from assayline.engines.base import OpenedDetails
 from assayline.engines.host.vllm import internals
@@ -186,6 +185,7 @@ def test_adapting_gives_the_cache_a_size_if_nothing_else_does(monkeypatch, given
             config.cache_config.kv_cache_memory_bytes = space or config.cache_config.kv_cache_memory_bytes
 
     monkeypatch.setitem(sys.modules, "vllm.platforms", SimpleNamespace(current_platform=Platform()))
+    torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch, "Generator", torch.Generator)  # which is replaced
     told: list[OpenedDetails] = []
     config = config_of(kv_cache_memory_bytes=given)
