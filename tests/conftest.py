@@ -35,7 +35,9 @@ for size in ("COLUMNS", "LINES"):  # readline sets them for what pytest starts, 
 
 from run_kit import CHAT_TEMPLATE, ENGINE_ARGS, build_tokenizer  # noqa: E402
 
+from assayline.digests import digest_bytes  # noqa: E402
 from assayline.engines.devices import claims  # noqa: E402
+from assayline.files import replace_file  # noqa: E402
 from assayline.settings import Settings  # noqa: E402
 from assayline.spec.evaluation import EvalSpec  # noqa: E402
 from assayline.spec.file import parse_spec  # noqa: E402
@@ -169,9 +171,21 @@ def copied_databases(empty_database: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def bundled_once() -> Iterator[None]:
-    """The charts' program takes seconds to bundle, and is the same for every page; each page's folder still gets it."""
+    """The charts' program takes seconds to bundle, is the same for every page, and is kept for the next session."""
+    make = vl_convert.javascript_bundle
+
+    @functools.cache
+    def bundle(*asked: str) -> str:
+        kept = ROOT / ".cache" / f"bundle-{digest_bytes(repr([vl_convert.__version__, *asked]).encode())}.js"
+        with contextlib.suppress(FileNotFoundError):
+            return kept.read_text(encoding="utf-8")
+        script = make(*asked)
+        with contextlib.suppress(OSError):  # another worker keeps it at this moment
+            replace_file(kept, lambda file: file.write(script.encode()))
+        return script
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vl_convert, "javascript_bundle", functools.cache(vl_convert.javascript_bundle))
+        patch.setattr(vl_convert, "javascript_bundle", bundle)
         yield
 
 

@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
 from unittest.mock import patch
@@ -53,6 +54,18 @@ BROWSER_OPTIONS = (
 NO_PROXY = "http://127.0.0.1:9"
 """Nobody answers there: a browser with it reaches this machine and nothing else."""
 PAGE_TEXT = "(document.body?.innerText ?? '')"
+PREFECT_DATABASE = ROOT / ".cache" / f"prefect-{version('prefect')}.db"
+"""A database of Prefect's with all its tables and hardly any rows, kept by the first session of tests with a server.
+
+Making it is a hundred migrations, and more than half of a server's first start.
+"""
+
+
+def copy_prefect_database(home: Path) -> None:
+    """Give a new home of Prefect its database, if there is one."""
+    home.mkdir(exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copy(PREFECT_DATABASE, home / "prefect.db")
 
 
 def free_port() -> int:

@@ -1,6 +1,5 @@
 """The wheel alone: built, installed where no checkout is, and used in an empty folder."""
 
-import contextlib
 import json
 import os
 import shutil
@@ -9,7 +8,6 @@ import sys
 import sysconfig
 import zipfile
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 
 import flow_kit
@@ -70,9 +68,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
     """A user's environment: no setting, and the schema is made from the wheel's own files."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ASSAYLINE_", "PREFECT_API_"))}
     kept.pop("EMPTY_DATABASE", None)
-    (tmp_path / "prefect").mkdir()
-    with contextlib.suppress(FileNotFoundError):  # tests of flows keep one; a hundred migrations take seconds
-        shutil.copy(ROOT / ".cache" / f"prefect-{version('prefect')}.db", tmp_path / "prefect" / "prefect.db")
+    flow_kit.copy_prefect_database(tmp_path / "prefect")
     own = {
         "PYTHONPATH": str(ROOT / "tests" / "as_users"),
         "PREFECT_HOME": str(tmp_path / "prefect"),

@@ -19,6 +19,7 @@ from server_kit import FakeServer, Script
 from assayline.comparison.board import find_cells
 from assayline.engines.pool import EnginePool
 from assayline.model import identify_spec_model
+from assayline.report.html import bundle_charts
 from assayline.run.prepare import Preparation
 from assayline.run.worker import Worker
 from assayline.settings import Settings
@@ -216,6 +217,8 @@ def test_14_a_system_column_and_15_a_key_called_values_are_in_the_prompt(desk, t
 
 def test_04_05_17_18_19_foreign_events_and_an_odd_environment_end_no_run(tmp_path):
     """One command behind a dead proxy, without a writable home, for a terminal without UTF-8, with Prefect's server."""
+    flow_kit.copy_prefect_database(tmp_path)
+    bundle_charts(tmp_path / "data" / "cache")
     parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "2 and 2"}]}, {"type": "text", "text": "4"}]
     contents: list[Any] = [parts, "4", 7, {"text": "4"}, [{"type": "image"}]]
     events = [json.dumps({"choices": [{"delta": {"content": one}, "finish_reason": "stop"}]}) for one in contents]

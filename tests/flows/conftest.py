@@ -5,7 +5,6 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import flow_kit
 import pytest
 from run_kit import PATIENCE_S
 
+from assayline.report.document import Document
 from assayline.report.html import bundle_charts
 
 
@@ -39,26 +39,14 @@ def prefect_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def prefect_database() -> Path:
-    """A database of Prefect's with all its tables and hardly any rows; from one session to the next, once it is there.
-
-    Making it is a hundred migrations, and more than half of a server's first start.
-    """
-    return flow_kit.ROOT / ".cache" / f"prefect-{version('prefect')}.db"
-
-
-@pytest.fixture(scope="session")
-def prefect_api(
-    prefect_env: dict[str, str], prefect_database: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
+def prefect_api(prefect_env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """URL of a real Prefect server's API."""
-    own_database = Path(prefect_env["PREFECT_HOME"]) / "prefect.db"
-    if prefect_database.exists():
-        shutil.copy(prefect_database, own_database)
+    home = Path(prefect_env["PREFECT_HOME"])
+    flow_kit.copy_prefect_database(home)
     server = flow_kit.Server(prefect_env, tmp_path_factory.mktemp("prefect-server") / "server.log")
     with server.started():
-        if not prefect_database.exists():
-            _keep(own_database, prefect_database)
+        if not flow_kit.PREFECT_DATABASE.exists():
+            _keep(home / "prefect.db", flow_kit.PREFECT_DATABASE)
         yield server.url
 
 
@@ -102,6 +90,16 @@ def charts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("charts")
     bundle_charts(folder)
     return folder
+
+
+@pytest.fixture
+def short_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of runs have a title alone, for tests that do not read them: a whole one costs as much as its run."""
+
+    def compose(connection: Any, run_id: str, *_: Any) -> Document:
+        return Document.of(run_id, "", "completed", [], [], [])
+
+    monkeypatch.setattr("assayline.report.make.compose_run", compose)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ RUNS = (
 )
 
 
+@pytest.mark.usefixtures("short_reports")
 def test_a_configuration_that_fails_keeps_no_other_from_being_measured_and_is_resumed_and_compared(
     prefect_client, fake_spec, data_dir, monkeypatch
 ):
@@ -88,6 +89,7 @@ def test_plan_is_shown_and_nothing_is_run(fake_spec, data_dir, tmp_path, capsys)
             run(arguments)
 
 
+@pytest.mark.usefixtures("short_reports")
 def test_a_missing_file_costs_its_configuration_only(fake_spec, data_dir):
     there = fake_spec["prompts"]["source"]["path"]
     sweep = {"prompts.source.path": ["gone.jsonl", there]}

@@ -14,6 +14,7 @@ from assayline.spec.file import override_spec, parse_spec
 from assayline.store.database import connect, read_rows
 from assayline.store.manifest import list_manifests
 
+pytestmark = pytest.mark.usefixtures("short_reports")
 ROPE = {"rope_type": "default", "rope_theta": 100.0}
 
 

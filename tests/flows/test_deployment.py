@@ -250,15 +250,20 @@ def test_a_suspect_night_is_told_of_with_its_prompts(story, worker, prefect_clie
     story.told.clear()
 
 
-def test_a_night_whose_process_is_killed_is_crashed_and_the_next_is_green(story, worker, prefect_client):
-    rows = flow_kit.write_rows(story.specs.parent / "slow.jsonl", flow_kit.SLOW_ROWS)
-    slow = {
+def make_slow(story: Story, count: int) -> dict[str, Any]:
+    """Return a spec that asks one request after another, an eighth of a second each."""
+    rows = flow_kit.write_rows(story.specs.parent / f"slow-{count}.jsonl", count)
+    source = {"kind": "file", "path": str(rows)}
+    return {
         **story.spec,
-        "prompts": {**story.spec["prompts"], "source": {"kind": "file", "path": str(rows)}},
+        "prompts": {**story.spec["prompts"], "source": source},
         "sampling": {"max_tokens": 1_500},
         "engine": {"backend": "fake", "max_concurrency": 1},
-        "gate": {"min_overlap": 0.5},
     }
+
+
+def test_a_night_whose_process_is_killed_is_crashed_and_the_next_is_green(story, worker, prefect_client):
+    slow = {**make_slow(story, flow_kit.SLOW_ROWS), "gate": {"min_overlap": 0.5}}
     stored = len(story.told)
     story.killed = story.begin(prefect_client, slow)
     before = flow_kit.count_in_parts(story.data_dir)
@@ -292,16 +297,17 @@ def state_of(story: Story, run_id: str) -> str | None:
     return None
 
 
-@pytest.mark.vllm
-def test_cancelled_run_stops_soon_and_keeps_what_had_finished(worker, prefect_client, deployed_data, tiny_model):
-    """Prefect's worker sends SIGTERM. Until then a real engine answered, whose lines are where they are looked for."""
+@pytest.mark.parametrize("is_real", [False, pytest.param(True, marks=[pytest.mark.vllm, pytest.mark.rare])])
+def test_cancelled_run_stops_soon_and_keeps_what_had_finished(
+    is_real, story, worker, prefect_client, deployed_data, tiny_model
+):
+    """Prefect's worker sends SIGTERM. The lines of a real engine are where they are looked for."""
     deployment = prefect_client.read_deployment_by_name("evaluate/evaluate")
     before = flow_kit.count_in_parts(deployed_data)
-    flow_run = prefect_client.create_flow_run_from_deployment(
-        deployment.id, parameters={"spec": flow_kit.endless_spec(tiny_model)}
-    )
+    spec = flow_kit.endless_spec(tiny_model) if is_real else {**make_slow(story, 2_000), "name": "endless"}
+    flow_run = prefect_client.create_flow_run_from_deployment(deployment.id, parameters={"spec": spec})
     flow_kit.wait_for(lambda: flow_kit.count_in_parts(deployed_data) > before, "the first answers")
-    assert len(flow_kit.hosts_of(deployed_data)) == 1
+    assert len(flow_kit.hosts_of(deployed_data)) == is_real
 
     prefect_client.set_flow_run_state(flow_run.id, Cancelling())
     flow_kit.wait_for(lambda: not flow_kit.hosts_of(deployed_data), "the engine host is gone")
@@ -320,11 +326,10 @@ def test_cancelled_run_stops_soon_and_keeps_what_had_finished(worker, prefect_cl
     assert stored == flow_kit.count_in_parts(deployed_data) - before > 0
 
     logs = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[flow_run.id]))
+    shown = r"vLLM: .*model" if is_real else r"Run .* started"
     flow_kit.wait_for(
-        lambda: any(
-            re.match(r"vLLM: .*model", log.message) for log in prefect_client.read_logs(log_filter=logs, limit=200)
-        ),
-        "the engine's lines are in the run's log",
+        lambda: any(re.match(shown, log.message) for log in prefect_client.read_logs(log_filter=logs, limit=200)),
+        f"{shown} is in the run's log",
     )
     shown_by_worker = worker.read_text()
     assert "nanobind" not in shown_by_worker

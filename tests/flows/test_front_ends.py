@@ -14,7 +14,7 @@ from typing import Any
 import flow_kit
 import pytest
 from media_kit import encode, picture
-from run_kit import PATIENCE_S, begin_and_vanish
+from run_kit import PATIENCE_S, begin_and_vanish, complete
 
 from assayline import api, evaluate
 from assayline.benchmark.campaign import write_campaign
@@ -116,6 +116,7 @@ def read_database(data_dir: Path) -> dict[str, list[str]]:
 @pytest.mark.parametrize(
     "change", [pytest.param(one, marks=[] if one == "judged" else pytest.mark.rare) for one in CHANGES]
 )
+@pytest.mark.usefixtures("short_reports")
 def test_front_ends_write_the_same_rows(change, fake_spec, tmp_path, monkeypatch, charts, prefect_env, prefect_api):
     CHANGES[change](fake_spec, tmp_path)
     spec = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
@@ -141,6 +142,21 @@ def test_front_ends_write_the_same_rows(change, fake_spec, tmp_path, monkeypatch
     assert found["flow"] == found["python"]
 
 
+@pytest.fixture(scope="module")
+def compared(modest_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path], str]:
+    """A data folder with a run that is pinned as `stable` and a worse one; their specs, and the worse run's id."""
+    folder = tmp_path_factory.mktemp("compared")
+    settings = Settings(data_dir=folder / "data", lock_dir=folder / "locks")
+    good = flow_kit.trial_spec(modest_model, flow_kit.write_rows(folder / "sums.jsonl", 40))
+    good["gate"] = {"max_slowdown": {}}
+    wrong = {**good, "name": "wrong", "chat": {"template": "{{ messages[0].content }} what"}}
+    specs = [flow_kit.write_spec(folder / f"{name}.yaml", data) for name, data in (("good", good), ("wrong", wrong))]
+    stable, judged = (complete(load_spec(path), settings).run_id for path in specs)
+    with connect(settings.database_path, 20) as connection:
+        pin_baseline(connection, settings.data_dir, "stable", stable)
+    return settings.data_dir, specs, judged
+
+
 NIGHTS: dict[str, Callable[[Path], object]] = {
     "python": lambda spec: api.night(spec, "stable", "auto"),
     "command": lambda spec: cli.run("night", [str(spec), "--baseline", "stable", "--resume"]),
@@ -148,11 +164,10 @@ NIGHTS: dict[str, Callable[[Path], object]] = {
 }
 
 
-def test_every_front_judges_and_tells_of_a_night_in_one_way(fake_spec, tmp_path, monkeypatch, charts):
+@pytest.mark.usefixtures("short_reports")
+def test_every_front_judges_and_tells_of_a_night_in_one_way(compared, tmp_path, monkeypatch):
     """Without Prefect, a webhook hears of a night that is worse; with it, automations do."""
-    good = flow_kit.write_spec(tmp_path / "good.yaml", fake_spec)
-    wrong = {**fake_spec, "chat": {"template": "{{ messages[0].content }} what"}, "gate": {"max_slowdown": {}}}
-    spec = flow_kit.write_spec(tmp_path / "spec.yaml", wrong)
+    made, (_, spec), _ = compared
     found, told = {}, {}
     for name, start in NIGHTS.items():
         with monkeypatch.context() as patch, flow_kit.listening(heard := []) as url:
@@ -160,9 +175,7 @@ def test_every_front_judges_and_tells_of_a_night_in_one_way(fake_spec, tmp_path,
             patch.setenv("ASSAYLINE_WEBHOOK", url)
             if name == "command":
                 patch.setenv("PREFECT_API_URL", "")
-            stable = evaluate(good).run_id
-            with connect(load_settings().database_path, 20) as connection:
-                pin_baseline(connection, tmp_path / name, "stable", stable)
+            shutil.copytree(made, tmp_path / name)
             with patch.context() as killing, suppress(KilledError):
                 killing.setattr("assayline.run.driver.gate_run", vanish_at(1))
                 start(spec)
@@ -171,11 +184,11 @@ def test_every_front_judges_and_tells_of_a_night_in_one_way(fake_spec, tmp_path,
         purposes = "select purpose, state from runs order by started_at"
         found[name] = flow_kit.query(tmp_path / name, rows), flow_kit.query(tmp_path / name, purposes)
         told[name] = [json.loads(message)["text"].partition(", run")[0] for message in heard]
-        assert (tmp_path / name / "histories" / "trial" / "report.html").exists()
+        assert (tmp_path / name / "histories" / "wrong" / "report.html").exists()
     assert ("accuracy, exact_match", "fail", 0.0, 1.0, 0.01) in found["python"][0]
-    assert found["python"][1] == [("evaluate", "completed"), ("night", "completed")]
+    assert found["python"][1] == [*[("evaluate", "completed")] * 2, ("night", "completed")]
     assert found["command"] == found["flow"] == found["python"]
-    assert told == {"python": ["Night of trial"], "command": ["Night of trial"], "flow": []}
+    assert told == {"python": ["Night of wrong"], "command": ["Night of wrong"], "flow": []}
 
 
 SWEEP = {"sampling.max_tokens": [1, 4]}
@@ -209,15 +222,12 @@ class KilledError(BaseException):
 
 
 @pytest.mark.parametrize("kind", CAMPAIGNS)
-def test_every_front_does_the_same_campaign_and_goes_on_after_a_kill(
-    kind, fake_spec, tiny_model, tmp_path, monkeypatch, charts
-):
+@pytest.mark.usefixtures("short_reports")
+def test_every_front_does_the_same_campaign_and_goes_on_after_a_kill(kind, compared, tiny_model, tmp_path, monkeypatch):
     """Suites, a sweep, and a gate that measures both sides again: equal runs and verdicts, each page written once."""
-    fake_spec["gate"] = {"max_slowdown": {}}
-    good = flow_kit.write_spec(tmp_path / "good.yaml", fake_spec)
-    wrong = {**fake_spec, "name": "wrong", "chat": {"template": "{{ messages[0].content }} what"}}
-    other = flow_kit.write_spec(tmp_path / "wrong.yaml", wrong)
-    cells = [{"spec": str(path), "baseline": "stable"} for path in (good, other)]
+    made, specs, judged = compared
+    shutil.copy(specs[0], tmp_path)
+    cells = [{"spec": str(path), "baseline": "stable"} for path in specs]
     asked: dict[str, Any] = {"evaluations": cells}
     if kind == "suite with models":
         copy = shutil.copytree(tiny_model, tmp_path / "copy")
@@ -229,13 +239,11 @@ def test_every_front_does_the_same_campaign_and_goes_on_after_a_kill(
     for name, start in CAMPAIGNS[kind].items():
         data_dir = tmp_path / name
         written: list[str] = []
-        monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(data_dir))
+        shutil.copytree(made, data_dir)
         with monkeypatch.context() as patch:
+            patch.setenv("ASSAYLINE_DATA_DIR", str(data_dir))
             if name == "command":
                 patch.setenv("PREFECT_API_URL", "")
-            stable, judged = (evaluate(spec).run_id for spec in (good, other))
-            with connect(load_settings().database_path, 20) as connection:
-                pin_baseline(connection, data_dir, "stable", stable)
             with patch.context() as killing, suppress(KilledError):
                 killing.setattr("assayline.run.campaign.write_campaign", vanish_at(4))  # one run is done
                 start(suite, judged)

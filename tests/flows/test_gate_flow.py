@@ -322,7 +322,7 @@ def test_compare_prints_the_difference_and_the_flips_and_records_no_verdict(runs
     assert unknown.code == 2 and "nothing" in unknown.err
 
 
-@pytest.mark.usefixtures("prefect_client", "runs")
+@pytest.mark.usefixtures("prefect_client", "runs", "short_reports")
 def test_nightly_is_judged_while_another_program_reads_the_database(data_dir, modest_model, tmp_path, monkeypatch):
     monkeypatch.setenv("ASSAYLINE_DATABASE_WAIT_S", "0.1")
     spec = flow_kit.trial_spec(modest_model, flow_kit.write_rows(tmp_path / "sums.jsonl", 40))
@@ -367,6 +367,7 @@ def test_nightly_is_suspect_of_a_drop_that_a_gate_by_hand_fails(prefect_client, 
         gate(run_id)
 
 
+@pytest.mark.usefixtures("short_reports")
 def test_gate_remeasures_both_interleaved_in_one_session(runs, data_dir, monkeypatch):
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setattr(campaign, "FEWEST_PAIRS", 2)
@@ -381,6 +382,7 @@ def test_gate_remeasures_both_interleaved_in_one_session(runs, data_dir, monkeyp
     assert refused.code == 2 and "have the same configuration" in refused.err
 
 
+@pytest.mark.usefixtures("short_reports")
 def test_a_reread_is_a_flow_run_of_three_readings_that_fails_beyond_the_limit(
     fake_spec, settings, prefect_client, monkeypatch, tmp_path
 ):

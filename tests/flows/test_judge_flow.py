@@ -79,6 +79,7 @@ def read_tables(data_dir: Path) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.usefixtures("short_reports")
 def test_rebuild_makes_a_lost_database_again_table_by_table(fake_spec, data_dir, tmp_path, capsys):
     fake_spec["prompts"]["source"]["path"] = str(write_half(tmp_path))
     fake_spec["prompts"]["columns"]["metadata"] = ["human"]
@@ -165,6 +166,7 @@ def write_half(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("short_reports")
 def test_answers_without_a_readable_verdict_are_asked_again_and_never_count_as_wrong(fake_spec, data_dir, tmp_path):
     odd = "{{ 'maybe' if id and id[-1] in '13579' else 'correct' }}"
     path = write_half(tmp_path)
@@ -217,6 +219,7 @@ def test_judge_that_agrees_too_little_with_labels_is_not_trusted(fake_spec, data
     assert "<dt>Mean verdict" in page and "Mean verdict 50%" in page and "correct by" not in page
 
 
+@pytest.mark.usefixtures("short_reports")
 def test_panel_of_judges_combines_their_verdicts(fake_spec, data_dir, tmp_path):
     lenient = write_judge(tmp_path, fake_spec, "correct", "lenient")
     fake_spec["prompts"]["source"]["path"] = str(write_half(tmp_path))
@@ -297,6 +300,7 @@ def test_unsuitable_judge_is_refused_before_the_model_starts(fake_spec, data_dir
     assert not list((data_dir / "runs").glob("*"))
 
 
+@pytest.mark.usefixtures("short_reports")
 def test_interrupted_judging_goes_on_although_the_source_is_named_latest(fake_spec, data_dir, tmp_path, monkeypatch):
     evaluate(fake_spec)
     path = write_judge(tmp_path, fake_spec)

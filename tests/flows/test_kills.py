@@ -136,7 +136,7 @@ def read_campaign(data_dir: Path, kind: str) -> tuple[dict[str, Any], list[str]]
 @pytest.mark.parametrize(
     ("kind", "points"),
     [
-        ("suite", [150, 230]),
+        ("suite", [230]),
         ("gate", [120]),
         ("bisection", [150]),
         pytest.param("suite", EACH, marks=pytest.mark.rare, id="suite-each"),

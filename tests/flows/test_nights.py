@@ -42,12 +42,10 @@ def data_dir(tmp_path: Path, charts: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def env(prefect_env: dict[str, str], prefect_database: Path, data_dir: Path) -> dict[str, str]:
+def env(prefect_env: dict[str, str], data_dir: Path) -> dict[str, str]:
     """Environment of a server with an own database that schedules runs, and of its worker."""
     home = data_dir.parent / "prefect"
-    home.mkdir()
-    if prefect_database.exists():
-        shutil.copy(prefect_database, home / "prefect.db")
+    flow_kit.copy_prefect_database(home)
     return {
         **{name: value for name, value in prefect_env.items() if "SCHEDULER" not in name},
         "PREFECT_HOME": str(home),

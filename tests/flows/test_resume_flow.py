@@ -140,6 +140,7 @@ def test_failed_run_prints_a_resume_hint_that_works(served_env, fake_spec, data_
 
 
 @pytest.mark.prefect
+@pytest.mark.usefixtures("short_reports")
 def test_flow_parameter_resumes_the_run_that_it_names(prefect_client, fake_spec, data_dir, tmp_path, monkeypatch):
     from assayline.run.begin import Evaluation
 

@@ -4,7 +4,6 @@ Everything is read: files byte by byte, and what is compressed (Parquet, DuckDB)
 the token is shown with the name of the run, which must be in all these places.
 """
 
-import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -23,13 +22,6 @@ NAME = "canary-of-a-run"
 def home(tmp_path: Path) -> Path:
     """Prefect's own folder, with the database of the temporary server that the command starts."""
     return tmp_path / "prefect-home"
-
-
-@pytest.fixture
-def begun_home(home: Path, prefect_api: str, prefect_database: Path) -> None:
-    """Not the first run here: Prefect's tables are there."""
-    home.mkdir()
-    shutil.copy(prefect_database, home / "prefect.db")
 
 
 @pytest.fixture
@@ -93,10 +85,10 @@ def test_a_refused_spec_does_not_show_its_secret(named_spec, data_dir, tmp_path,
 
 @pytest.mark.prefect
 @pytest.mark.vllm
-@pytest.mark.usefixtures("begun_home")
 @pytest.mark.parametrize("end", [pytest.param("good", marks=pytest.mark.rare), "bad"])
 def test_a_real_engine_and_its_log_keep_the_token(named_spec, tiny_model, secret_env, data_dir, home, tmp_path, end):
     """Good: an engine that answers. Bad: one that does not start, and writes a traceback of vLLM's."""
+    flow_kit.copy_prefect_database(home)
     args = {"max_model_len": 256 if end == "good" else 10**6, "max_num_seqs": 8, "dtype": "float32"}
     engine = {"env": flow_kit.ONE_THREAD, "args": {**args, "enforce_eager": True, "kv_cache_memory_bytes": 2**27}}
     named_spec |= {"model": str(tiny_model), "engine": engine}

@@ -69,6 +69,7 @@ def run_ahead(file: Path, data_dir: Path) -> None:
     write_campaign(plan, settings)
 
 
+@pytest.mark.usefixtures("short_reports")
 def test_command_prints_the_decision_and_exits_with_its_code(path, data_dir):
     good, bad = {"name": "sums"}, {"name": "wrong", "overrides": WRONG}
     for evaluations, code, last in (
@@ -90,6 +91,7 @@ def test_command_prints_the_decision_and_exits_with_its_code(path, data_dir):
     assert flow_kit.run_here("suite", str(file), "--weight", "2").code == 2
 
 
+@pytest.mark.usefixtures("short_reports")
 def test_suite_is_judged_again_by_a_baseline_that_was_pinned_later(path, data_dir):
     file = write_suite(path, {"name": "sums", "baseline": "later"})
     assert "No suite has all runs of these evaluations" in flow_kit.run_here("suite", str(file), "--rejudge").err
@@ -162,6 +164,7 @@ def test_a_missing_file_and_a_distrusted_judge_cost_their_evaluations_only(path,
     )
 
 
+@pytest.mark.usefixtures("short_reports")
 def test_suite_goes_on_where_a_failure_stopped_it(path, data_dir, monkeypatch):
     wanted = parse_suite(
         {
@@ -196,6 +199,7 @@ def test_suite_goes_on_where_a_failure_stopped_it(path, data_dir, monkeypatch):
     assert len(before) == 2 and len(after) == 3, "what was completed is not run again"
 
 
+@pytest.mark.usefixtures("short_reports")
 def test_suite_measures_the_baseline_again_in_turn_with_the_candidate(path, data_dir, monkeypatch):
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setattr(campaign, "check_repeats", lambda cells, is_nightly: None)
