@@ -156,9 +156,11 @@ def plan_reading(
     by = "itself" if is_reference else spec.name
     data |= {"name": f"{reference.spec.name} read by {by}", "prompts": {"source": source, "limit": prompts}}
     data["prompts"]["name"] = f"answers of {reference.run_id}"
+    if spec.adapter:  # vLLM maps adapters to requests, not to tokens, and fails at the prompts of several requests
+        engine |= {"mode": "continuous", "max_concurrency": 1}
     if is_reference and reads:
-        seats = OTHER_SEATS if engine.get("max_concurrency") != OTHER_SEATS else 1
-        data["engine"] |= {"mode": "continuous", "max_concurrency": seats}
+        seats = OTHER_SEATS if not spec.adapter and engine.get("max_concurrency") != OTHER_SEATS else 1
+        engine |= {"mode": "continuous", "max_concurrency": seats}
         data["name"], data["prompts"]["shuffle_seed"] = f"{data['name']} in other batches", 1
     return parse_spec(data, data["name"])
 
