@@ -185,13 +185,12 @@ def test_a_run_that_cannot_be_read_is_refused(modest_model, settings):
 def test_real_engines(tiny_model, settings, tmp_path):
     """float32 against itself, bfloat16, and planted noise of 1% and 3% in the weights, on one reference."""
     rows = [json.loads(line) for line in (ROOT / "examples" / "arithmetic.jsonl").read_text().splitlines()][:30]
-    args = {**ENGINE_ARGS, "max_num_batched_tokens": 256, "enable_chunked_prefill": True}
     spec = parse_spec({
         "name": "sums",
         "model": str(tiny_model),
         "prompts": {"source": {"kind": "inline", "rows": rows}, "template": "{{ question }}"},
         "sampling": {"temperature": 1, "max_tokens": 24, "ignore_eos": True, "seed": 1},
-        "engine": {"args": args},
+        "engine": {"args": ENGINE_ARGS},
     })  # fmt: skip
     reference = complete(spec, settings).run_id
     kl = "select value from metric_values where run_id = ? and metric = ?"
@@ -201,8 +200,10 @@ def test_real_engines(tiny_model, settings, tmp_path):
         values = [ask(settings, kl, report.candidate, name)[0]["value"] for name in ("kl", "kl_floor", "nll_change")]
         return report, *values
 
-    report, own, floor, change = read(**{"engine.max_concurrency": 5})
-    assert report.verdict == "pass" and own <= 1e-6 and floor <= 1e-6 and abs(change) <= 1e-5
+    chunks = {"engine.args.max_num_batched_tokens": 32, "engine.args.enable_prefix_caching": True}
+    for equal in ({"engine.max_concurrency": 5}, chunks):
+        report, own, floor, change = read(**equal)
+        assert report.verdict == "pass" and own <= 1e-6 and floor <= 1e-6 and abs(change) <= 1e-5
     report, rounded, _, _ = read(**{"engine.args.dtype": "bfloat16"})
     assert rounded > 10 * own
     assert reread(reference, override_spec(spec, {"engine.backend": "async"}), settings=settings).verdict == "pass"
