@@ -1,7 +1,7 @@
 """Forty runs as raw rows, drawn from seeds: every way in which a run's metrics differ. `python -m tests.metric_cases`
 (from the root) draws them into `tests/fixtures/metrics`, with the metrics that today's code stores of them.
 
-`test_sql_metric_values.py` compares: rewrite the expected values only with a change that means to change them.
+`test_sql_recomputed.py` compares: rewrite the expected values only with a change that means to change them.
 """
 
 import json

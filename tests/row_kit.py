@@ -4,7 +4,9 @@ A test names only the columns it is about. `given` fills columns that the raw ta
 columns that the expected rows name, in any order of rows, with None for NULL and nothing else for it.
 """
 
+import functools
 import html
+import inspect
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -21,11 +23,11 @@ import pytest
 from run_kit import fake_spec
 
 from assayline.benchmark.campaign import Campaign, Cell, alternate, new_campaign
-from assayline.report.run.rows import list_percentiles, list_repeats, read_values
 from assayline.settings import Settings
 from assayline.spec.identity import canonical_json
+from assayline.store import measure
 from assayline.store.database import SQL_FOLDER, connect, transaction
-from assayline.store.measure import run_tables
+from assayline.store.measure import list_statements, run_tables
 from assayline.store.metrics import forget_metrics, list_unmeasured, store_metrics
 from assayline.store.parts import TABLES
 
@@ -94,52 +96,6 @@ def as_rows(columns: str, *rows: Sequence[Any]) -> list[Row]:
 
 READ_METRICS = ("metric_values", "run_metric", "run_conditions", "load_point", "accuracy", "metric_value", "run")
 """What is read from stored metrics."""
-LISTS = {
-    "latency_percentile": ("ttft_s", "queue_s", "prefill_s", "decode_s", "tpot_s", "e2e_s", "itl_s"),
-    "itl_percentile": ("itl_s",),
-    "pass_at_k": ("pass@",),
-    "majority_vote": ("majority_vote",),
-}
-"""Groups of metrics that a report shows as lists."""
-METRICS: dict[str, dict[str, str]] = {
-    "run_summary": {
-        "mean_in_flight_requests": "in_flight_requests mean",
-        "max_in_flight_requests": "in_flight_requests max",
-        "max_send_lag_s": "send_lag_s max",
-        "window_share": "concurrency_used_share mean",
-    },
-    "send_lag": {
-        **{f"{name}_s": f"send_lag_s {name}" for name in ("p50", "p95", "p99", "max")},
-        "tolerance_s": "send_lag_tolerance_s max",
-        **{f"due_{name}_{at}_s": f"due_{name}_s {at}" for name in ("ttft", "e2e") for at in ("p50", "p99")},
-    },
-    "saturation": {},
-    "run_energy": {},
-    "run_cost": {},
-    "media_use": {"prepare_p50_s": "media_prepare_s p50", "prepare_p95_s": "media_prepare_s p95"},
-}
-"""Metrics that a run has once, as a row with a column per metric: names of columns that are not those of metrics."""
-GROUPS = {
-    "send_lag": {"send_lag_s p50"},
-    "saturation": {"judged_s total"},
-    "run_energy": {"gpus total"},
-    "media_use": {"images_per_s mean", "audio_s_per_s mean", "video_s_per_s mean", "media_prepare_s p50"},
-}
-"""Metrics without which there is no row."""
-COUNTS = {
-    "send_lag": {"requests": "late_share"},
-    "goodput": {"requests": "good_share"},
-    "media_use": {"images": "images_per_s", "audios": "audio_s_per_s", "videos": "video_s_per_s"},
-    "saturation": {"judged_requests": "judged_s"},
-}
-"""Columns that are the n of a metric."""
-
-
-class Absent(dict[str, Any]):
-    """A row of metrics: one that has no row is None, and what is 0 or 1 compares with False and True."""
-
-    def __missing__(self, name: str) -> None:
-        return None
 
 
 class Store:
@@ -148,9 +104,9 @@ class Store:
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self.connection = connection
 
-    def given(self, table: str, *rows: Row) -> None:
+    def given(self, table: str, *rows: Row, run_id: str = RUN) -> None:
         """Insert the rows, each merged into the table's defaults."""
-        full = [{"run_id": RUN, **DEFAULTS[table], **row} for row in rows]
+        full = [{"run_id": run_id, **DEFAULTS[table], **row} for row in rows]
         for columns in dict.fromkeys(tuple(row) for row in full):
             alike = [row for row in full if tuple(row) == columns]
             values = pyarrow.table({column: [row[column] for row in alike] for column in columns})
@@ -162,14 +118,30 @@ class Store:
             parts = [list({row["run_id"] for row in full}), table]
             self.connection.execute("insert into loaded_parts select distinct unnest(?), 'by hand', ?, 0", parts)
 
-    def given_answers(self, *answers: Row, run_id: str = RUN, target: str | None = None) -> None:
-        """A run with one prompt, one request and one completion per answer, named 0, 1, 2 … where not named."""
+    def given_answers(
+        self, *answers: Row, run_id: str = RUN, target: str | None = None, run: Row | None = None, **request: Any
+    ) -> None:
+        """A run with one prompt, one request and one completion per answer, named 0, 1, 2 … where not named.
+
+        `run` has columns of the run, `request` those of each request.
+        """
         named = [{"request_id": str(i), **answer} for i, answer in enumerate(answers)]
-        self.given("runs", {"run_id": run_id, "expected_requests": len(named)})
-        keys = [{"run_id": run_id, "prompt_id": answer["request_id"]} for answer in named]
-        self.given("prompts", *({**key, "target": target} for key in keys))
-        self.given("requests", *({**key, "request_id": key["prompt_id"]} for key in keys))
-        self.given("completions", *({"run_id": run_id, **answer} for answer in named))
+        ids = [answer["request_id"] for answer in named]
+        self.given("runs", {"expected_requests": len(named), **(run or {})}, run_id=run_id)
+        self.given("prompts", *({"prompt_id": one, "target": target} for one in ids), run_id=run_id)
+        self.given("requests", *({"prompt_id": one, "request_id": one, **request} for one in ids), run_id=run_id)
+        self.given("completions", *named, run_id=run_id)
+
+    def given_case(self, run_id: str, given: Mapping[str, Any]) -> None:
+        """Insert rows by table as a run: `answers`, `run` and `request` as given_answers has them."""
+        tables = dict(given)
+        run, request, answers = tables.pop("run", {}), tables.pop("request", {}), tables.pop("answers", None)
+        if answers is not None:
+            self.given_answers(*answers, run_id=run_id, target=tables.pop("target", None), run=run, **request)
+        elif "run" in given:
+            self.given("runs", run, run_id=run_id)
+        for table, rows in tables.items():
+            self.given(table, *([rows] if isinstance(rows, dict) else rows), run_id=run_id)
 
     def measure(self) -> None:
         """Store the metrics of the runs, as their ends do."""
@@ -177,22 +149,15 @@ class Store:
             store_metrics(self.connection, run_ids)
 
     def rows(self, view: str, *columns: str, run_id: str | None = RUN) -> list[Row]:
-        """The view's rows, of one run or, with None, of all; of a query of a page or a group of metrics likewise."""
-        if view == "engine_history":
-            return self.rows("engine", *columns, run_id=run_id)
-        if view in LISTS:
-            found = [row for one in self._list_runs(run_id) for row in self._list(view, one)]
-        elif view in METRICS or view == "goodput":
-            found = self._list_metrics(view, run_id)
-        elif (SQL_FOLDER / "queries" / f"{view}.sql").exists():
+        """The rows of a view or of a page's query, of one run or, with None, of all."""
+        if (SQL_FOLDER / "queries" / f"{view}.sql").exists():
             found = [row for one in self._list_runs(run_id) for row in self._ask(view, one)]
-        else:
-            if view in READ_METRICS:
-                self.measure()
-            where = "" if run_id is None else "where run_id = ?"
-            query = f"select {', '.join(columns) or '*'} from {view} {where}"
-            return self.read(query, *([] if run_id is None else [run_id]))
-        return [{name: row[name] for name in columns} if columns else row for row in found]
+            return [{name: row[name] for name in columns} if columns else row for row in found]
+        if view in READ_METRICS:
+            self.measure()
+        where = "" if run_id is None else "where run_id = ?"
+        query = f"select {', '.join(columns) or '*'} from {view} {where}"
+        return self.read(query, *([] if run_id is None else [run_id]))
 
     def _list_runs(self, run_id: str | None) -> list[str]:
         ids = "select run_id from raw.runs union select run_id from raw.completions order by run_id"
@@ -206,60 +171,45 @@ class Store:
             self.connection.execute("drop table temp.activity")
             return rows
 
-    def _list(self, view: str, run_id: str) -> list[Row]:
-        """A row per percentile, or per scorer and k."""
+    def values(self, run_id: str = RUN) -> dict[str, Row]:
+        """Stored metrics by `metric statistic of detail`; a mean or a total has no statistic, a run's own no detail."""
         self.measure()
-        values = read_values(self.connection, run_id)
-        if view in ("latency_percentile", "itl_percentile"):
-            found = [row | {"gaps": row["n"]} for row in list_percentiles(values, *LISTS[view])]
-        else:
-            found = list_repeats(values, *LISTS[view])
-        return [{"run_id": run_id, **row} for row in found]
+        rows = self.read("select * from metric_values where run_id = ?", run_id)
+        plain = ("mean", "total")
+        return {
+            row["metric"]
+            + ("" if row["statistic"] in plain else f" {row['statistic']}")
+            + (f" of {row['detail']}" if row["detail"] else ""): row
+            for row in rows
+        }
 
-    def _list_metrics(self, view: str, run_id: str | None) -> list[Row]:
-        """A row per run with such metrics, or per run and SLO, with a column per metric."""
-        self.measure()
-        found = []
-        for one in self._list_runs(run_id):
-            rows = self.read("select * from metric_values where run_id = ? order by metric", one)
-            details = sorted({row["detail"] for row in rows if row["metric"] == "good_share"})
-            for detail in details if view == "goodput" else [None]:
-                values = {f"{row['metric']} {row['statistic']}": row for row in rows if row["detail"] == detail}
-                if values.keys().isdisjoint(GROUPS.get(view, values)):
-                    continue
-                once = [row for row in values.values() if row["statistic"] in ("mean", "total")]
-                for row in once:
-                    if row["unit"] == "flag" and row["value"] is not None:
-                        row["value"] = bool(row["value"])
-                named = {row["metric"]: row["value"] for row in once}
-                counts = {f"n of {row['metric']}": row["n"] for row in once}
-                ends = {f"{row['metric']}_{end}": row[end] for row in once for end in ("low", "high")}
-                other = {name: values[key]["value"] for name, key in METRICS.get(view, {}).items() if key in values}
-                found.append(Absent({"run_id": one, "slo": detail, **ends, **counts, **named, **other}))
-        for row in found:
-            for name, key in COUNTS.get(view, {}).items():
-                row[name] = row[f"n of {key}"]
-            if view == "send_lag":
-                row["late_requests"] = round(row["late_share"] * row["n of late_share"])
-        if view in ("run_summary", "run_cost"):
-            self._add_scores(found)
-        return found
+    def value(self, key: str, run_id: str = RUN) -> Any:
+        """The value of a stored metric; one without a row is None."""
+        return self.values(run_id).get(key, {}).get("value")
 
-    def _add_scores(self, found: list[Row]) -> None:
-        """Add the first scorer's mean, and the currency."""
-        for row in found:
-            scored = self.read(
-                "select * from accuracy where run_id = ? order by ordinal, scorer limit 1", row["run_id"]
-            )
-            if scored and scored[0]["mean"] is not None:
-                (one,) = scored
-                row |= {"scorer": one["scorer"], "accuracy": one["mean"], "right_answers": one["score_sum"]}
-                row |= {"accuracy_low": one["mean_low"], "accuracy_high": one["mean_high"]}
-            row["scored_samples"] = scored[0]["samples"] if scored else 0
-            price = self.read(
-                "select spec_json ->> '$.price.currency' as currency from runs where run_id = ?", row["run_id"]
-            )
-            row.update(price[0] if price else {})
+    def expect_values(self, expected: Mapping[str, Any], run_id: str = RUN) -> None:
+        """Stored metrics are these: by key of `values`, a value, or a value and its n. None may be absent.
+
+        A key that ends in ` low` or ` high` is that end of the interval.
+        """
+        values = self.values(run_id)
+        found, close = {}, {}
+        assert {key.split()[0] for key in expected if "@" not in key} <= list_metric_words(), "no such metric"
+        for key, wanted in expected.items():
+            name, _, end = key.rpartition(" ")
+            row = values.get(name, {}) if end in ("low", "high") else values.get(key, {})
+            value = row.get(end if end in ("low", "high") else "value")
+            found[key] = (value, row.get("n")) if isinstance(wanted, tuple) else value
+            close[key] = (_close_to(wanted[0]), wanted[1]) if isinstance(wanted, tuple) else _close_to(wanted)
+        assert found == close, run_id
+
+    def expect_case(self, run_id: str, expected: Mapping[str, Any]) -> None:
+        """Lists are rows of the view or query of that name; all else are values of metrics."""
+        for view, rows in expected.items():
+            if isinstance(rows, list):
+                self.expect(view, *rows, run_id=run_id)
+        if values := {key: one for key, one in expected.items() if not isinstance(one, list)}:
+            self.expect_values(values, run_id)
 
     def read(self, query: str, *values: Any) -> list[Row]:
         """The rows of any query."""
@@ -278,6 +228,12 @@ class Store:
         assert len(found) == len(expected), f"{view}: {found}"
         for one, other in zip(_sorted(found), _sorted(expected), strict=True):
             assert one == {column: _close_to(value) for column, value in other.items()}, view
+
+
+@functools.cache
+def list_metric_words() -> set[str]:
+    """Words of the statements and of their Python, among them the names of all metrics."""
+    return set(re.findall(r"\w+", "".join([*list_statements().values(), inspect.getsource(measure)])))
 
 
 def give_run_metric(connection: duckdb.DuckDBPyConnection, *rows: Row) -> None:

@@ -1,4 +1,4 @@
-"""Percentiles of latencies and of gaps between tokens: exact percentiles, and when intervals cannot be given."""
+"""Intervals of latencies' percentiles: their ends, and when they cannot be given."""
 
 import itertools
 import math
@@ -16,84 +16,13 @@ def given_latencies(store, e2e_s, run_id="run"):
     store.given_answers(*answers, run_id=run_id)
 
 
-def given_stamps(store, *token_at_s, **columns):
-    store.given_answers(*({"token_at_s": stamps, **columns} for stamps in token_at_s))
-
-
-@pytest.mark.parametrize("stamps", [None, [], [1.0]])
-def test_fewer_than_two_stamps_have_no_gap(store, stamps):
-    given_stamps(store, stamps)
-    assert {(row["gaps"], row["value_s"]) for row in store.rows("itl_percentile")} == {(0, None)}
-
-
-def test_itl_leaves_out_gaps_between_tokens_of_one_event(store):
-    given_stamps(store, [1.0, 1.0, 3.0, 3.0, 3.0, 4.0], [1.0, 1.0])
-    assert (2, 1.5) in {(row["gaps"], row["value_s"]) for row in store.rows("itl_percentile")}
-
-
-def test_itl_is_that_of_the_loop_of_vllm_bench_serve(store):
-    """Events of one to four tokens, as with speculative decoding; the loop is that of its request functions."""
-    random = np.random.default_rng(0)
-    stamps, itls = [], []
-    for _ in range(30):
-        tokens, last = [], None
-        for at_s in np.cumsum(random.uniform(0.01, 0.1, random.integers(1, 20))).round(6).tolist():
-            tokens += [at_s] * int(random.integers(1, 5))
-            if last is not None:
-                itls.append(at_s - last)
-            last = at_s
-        stamps.append(tokens)
-    given_stamps(store, *stamps)
-    found = {row["percentile"]: row for row in store.rows("itl_percentile")}
-    for percentile in (0.5, 0.9, 0.99):
-        assert found[percentile]["gaps"] == len(itls)
-        assert found[percentile]["value_s"] == pytest.approx(np.quantile(itls, percentile))
-
-
-def test_errors_have_no_gaps(store):
-    given_stamps(store, [1.0, 2.0], error_kind="engine_died")
-    assert {row["gaps"] for row in store.rows("itl_percentile")} == {0}
-
-
-def test_gaps_against_numpy(store):
-    random = np.random.default_rng(0)
-    stamps = [np.cumsum(random.lognormal(size=random.integers(0, 40))).tolist() for _ in range(200)]
-    given_stamps(store, *stamps)
-    gaps = np.concatenate([np.diff(one) for one in stamps])
-    found = store.rows("latency_percentile", "metric", "percentile", "n", "value_s", "low_s", "high_s")
-    for row in (row for row in found if row["metric"] == "itl_s"):
-        assert row["n"] == gaps.size
-        assert row["value_s"] == pytest.approx(np.quantile(gaps, row["percentile"]))
-        assert row["low_s"] is None and row["high_s"] is None  # gaps of one step are not independent
-
-
-def test_gaps_have_no_interval_though_as_many_requests_would(store):
-    stamps = {"token_at_s": [1.0, 2.0], "arrived_at_s": 0.0, "finished_at_s": 3.0}
-    store.given_answers(*[stamps] * 50)
-    found = {row["metric"]: row for row in store.rows("latency_percentile") if row["percentile"] == 0.5}
-    assert (found["e2e_s"]["n"], found["e2e_s"]["low_s"]) == (50, 3.0)
-    assert (found["itl_s"]["n"], found["itl_s"]["value_s"], found["itl_s"]["low_s"]) == (50, 1.0, None)
-
-
-def test_every_run_has_every_metric_and_percentile(store):
-    store.given("runs", {"run_id": "run"})
-    metrics = ("ttft_s", "queue_s", "prefill_s", "decode_s", "tpot_s", "e2e_s", "itl_s")
-    store.expect(
-        "latency_percentile",
-        *(
-            {"metric": metric, "percentile": p, "n": 0, "value_s": None, "low_s": None, "high_s": None}
-            for metric in metrics
-            for p in PERCENTILES
-        ),
-    )
-
-
 def read_intervals(store):
     """Both ends of the intervals of e2e_s by run and percentile."""
-    rows = store.rows("latency_percentile", run_id=None)
-    return {
-        (row["run_id"], row["percentile"]): (row["low_s"], row["high_s"]) for row in rows if row["metric"] == "e2e_s"
-    }
+    names = {f"p{100 * share:g}": share for share in PERCENTILES}
+    query = "select * from metric_values where metric = 'e2e_s' and list_contains(?, statistic)"
+    store.measure()
+    rows = store.read(query, list(names))
+    return {(row["run_id"], names[row["statistic"]]): (row["low"], row["high"]) for row in rows}
 
 
 def count_effective(values, percentile):
@@ -179,15 +108,6 @@ def test_intervals_follow_the_order_of_arrival(store):
     found = read_intervals(store)
     widths = {run_id: found[run_id, 0.5][1] - found[run_id, 0.5][0] for run_id in ("waves", "shuffled")}
     assert widths["waves"] > 2 * widths["shuffled"]
-
-
-def test_intervals_of_metrics_with_different_n(store):
-    """tpot_s is undefined for one-token outputs: its interval goes by its own n."""
-    answer = {"arrived_at_s": 0.0, "first_token_at_s": 1.0, "last_token_at_s": 2.0, "finished_at_s": 3.0}
-    store.given_answers(*({**answer, "output_tokens": 2 if i < 19 else 1} for i in range(20)))
-    found = {row["metric"]: row for row in store.rows("latency_percentile") if row["percentile"] == 0.5}
-    assert (found["tpot_s"]["n"], found["tpot_s"]["value_s"], found["tpot_s"]["low_s"]) == (19, 1.0, None)
-    assert (found["e2e_s"]["n"], found["e2e_s"]["low_s"], found["e2e_s"]["high_s"]) == (20, 3.0, 3.0)
 
 
 def test_intervals_of_open_loops_need_two_thousand_requests(store):

@@ -63,11 +63,6 @@ def test_turns_by_hand(store):
     )
 
 
-def test_a_sample_is_the_answer_to_the_last_turn(store):
-    given_turns(store, [2, 1], [answer(0.1, text="first"), answer(0.1, text="last"), answer(0.1, text="only")])
-    store.expect("stg_samples", {"request_id": "0.1", "answer": "last"}, {"request_id": "1.0", "answer": "only"})
-
-
 def test_a_sample_that_is_shown_has_the_conversation_before_it(store):
     given_turns(store, [2, 1], [answer(0.1, text="four"), answer(0.1, text="eight"), answer(0.1, text="only")])
     for turn, said in enumerate(('[{"role": "system", "content": "s"}, {"role": "user", "content": "2 + 2"}]',
