@@ -62,7 +62,7 @@ def _without_torch(is_indexed: bool) -> Iterator[None]:
         finally:
             importlib.metadata.packages_distributions = list_distributions
             del sys.modules["torch"]
-            names = [name for name in sys.modules if name.split(".")[0] == "transformers"]
+            names = [name for name in list(sys.modules) if name.split(".")[0] == "transformers"]
             _modules.update({name: sys.modules.pop(name) for name in names})
 
 

@@ -434,3 +434,24 @@ def test_load_tokenizer_imports_no_torch_and_leaves_transformers_complete(tmp_pa
     )
     assert compared.returncode == 0, compared.stderr[-2000:]
     assert int(compared.stdout) > 1  # classes
+
+
+LATE_IMPORT = """
+import sys
+from assayline.requests.tokenizer import load_tokenizer
+
+class Name(str):
+    def split(self, *given):
+        sys.modules["late"] = sys  # as another thread that imports
+        return super().split(*given)
+
+sys.modules[Name("early")] = sys
+load_tokenizer(sys.argv[1])
+"""
+
+
+def test_tokenizer_loads_while_another_thread_imports(tiny_model):
+    done = subprocess.run(
+        [sys.executable, "-c", LATE_IMPORT, str(tiny_model)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
