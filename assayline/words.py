@@ -275,6 +275,12 @@ def nearest(name: str, known: list[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known)[:40])}"
 
 
+def hide_folder(value: Any) -> Any:
+    """Return the last part of an absolute path, for files that leave this machine; other values as they are."""
+    is_path = isinstance(value, str) and value.startswith("/")
+    return value.rstrip("/").rpartition("/")[2] if is_path else value
+
+
 def hide_secrets(text: str) -> str:
     """Remove the parts of URLs that may hold credentials: users before hosts, and queries."""
     return re.sub(r"(?<=[^\s<])\?[^\s<>\"']+", "?…", re.sub(r"://[^\s/@]+@", "://…@", text))

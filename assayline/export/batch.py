@@ -25,6 +25,7 @@ from assayline.records import NOT_SENT
 from assayline.requests.build import WORKER
 from assayline.requests.tokenizer import load_tokenizer
 from assayline.store.database import Connection, Row
+from assayline.words import hide_folder
 
 BAD_REQUESTS = frozenset({"rejected_by_engine", "sampling_error", "media_error"})
 """Error kinds of an engine that the request caused. All errors of preparation are the request's, too."""
@@ -105,7 +106,7 @@ def _write_line(run: ExportedRun, rows: list[Row], name: NameToken) -> tuple[dic
         "id": f"{'chatcmpl' if url == CHAT_URL else 'cmpl'}-{first['request_id'][:32]}",
         "object": "chat.completion" if url == CHAT_URL else "text_completion",
         "created": int(run.started_unix_s),
-        "model": asked.get("model") or run.row["model"],
+        "model": hide_folder(asked.get("model") or run.row["model"]),
         "choices": [
             (_write_chat if url == CHAT_URL else _write_text)(index, row, name) for index, row in enumerate(rows)
         ],

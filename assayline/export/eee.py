@@ -17,7 +17,7 @@ from typing import Any
 from assayline.errors import SpecError
 from assayline.export.rows import Exported, ExportedRun, digest, name_model, new_files, read_prompts, unix_s
 from assayline.store.database import Connection, Row, read_rows
-from assayline.words import count
+from assayline.words import count, hide_folder
 
 SCHEMA = "0.3.0"
 DETAILS = ("prompt_id", "occurrence", "repeat_index", "worker", "finish_reason", "stop_reason", "error_kind")
@@ -78,7 +78,7 @@ def _describe(run: ExportedRun, tools: Row, scorers: list[Row], developer: str, 
             "version": (tools["tool_version"] if tools["tool"] else row["assayline_version"]) or "unknown",
         },
         "model_info": {
-            "name": row["model"],
+            "name": hide_folder(row["model"]),
             "id": model_id,
             "developer": developer,
             **({"inference_engine": engine} if engine else {}),

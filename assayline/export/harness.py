@@ -19,6 +19,7 @@ from assayline.export.rows import Exported, ExportedRun, digest, new_files, read
 from assayline.harness.judge import KIND
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.score_files import FOLDER_NAME
+from assayline.words import hide_folder
 
 MODEL_SOURCE = "assayline"
 WORDS = ("doc_to_", "description", "fewshot_config")
@@ -98,8 +99,8 @@ def _describe_model(run: ExportedRun) -> dict[str, Any]:
     ends = row["finished_at"]
     return {
         "model_source": MODEL_SOURCE,
-        "model_name": row["model"],
-        "model_name_sanitized": re.sub(r"[\"<>:/|\\?*\[\]]+", "__", row["model"]),
+        "model_name": (model := hide_folder(row["model"])),
+        "model_name_sanitized": re.sub(r"[\"<>:/|\\?*\[\]]+", "__", model),
         "system_instruction": system,
         "system_instruction_sha": None if system is None else digest(system),
         "fewshot_as_multiturn": run.read_spec("prompts.source.apply_chat_template"),
@@ -112,7 +113,10 @@ def _describe_model(run: ExportedRun) -> dict[str, Any]:
 def _describe_config(run: ExportedRun) -> dict[str, Any]:
     return {
         "model": MODEL_SOURCE,
-        "model_args": {"pretrained": run.row["model"], **(run.read_spec("engine.args") or {})},
+        "model_args": {
+            name: hide_folder(value)
+            for name, value in {"pretrained": run.row["model"], **(run.read_spec("engine.args") or {})}.items()
+        },
     }
 
 
@@ -139,7 +143,8 @@ def _make_results(connection: Connection, run: ExportedRun) -> dict[str, Any]:
         "configs": {
             task: {
                 "task": task,
-                "dataset_path": run.read_spec("prompts.source.path") or run.read_spec("prompts.source.dataset"),
+                "dataset_path": hide_folder(run.read_spec("prompts.source.path"))
+                or run.read_spec("prompts.source.dataset"),
                 "output_type": "multiple_choice" if run.has_options else "generate_until",
                 "num_fewshot": shots,
                 "repeats": run.read_spec("prompts.repeats"),

@@ -3,8 +3,9 @@
 All text is plain; renderers escape it. Numbers are formatted, not computed (see `words.py`).
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from assayline.words import DASH, NUMBER_SHOWS, SPACE, show_name, show_note, show_range, show_text
@@ -23,6 +24,8 @@ class Column:
     show: Callable[[Any], str] = show_text
     is_wide: bool = False
     """True for a column that a terminal has no room for."""
+    is_text: bool = False
+    """True for texts of models, prompts and engines, which a report may leave out."""
 
     @property
     def is_number(self) -> bool:
@@ -210,3 +213,74 @@ class Document:
         """Build a report without sentences, figures and sections that are empty."""
         shown = [one for one in figures if one is not None and one.value != DASH]
         return cls(title, subtitle, state, [*filter(None, headline)], shown, [*filter(None, sections)])
+
+
+PATH = re.compile(r"(?<![\w./:<-])/(?:[\w.@+=~-]+/)+[\w.@+=~-]*\w")
+URL_HOST = re.compile(r"(\bhttps?://)[^/\s\"'<>]+")
+OWN_TEXTS = ("Spec", "Message", "Error")
+"""Labels of quotes that no prompt set and no model wrote."""
+HOST_FACTS = ("host", "SLURM_JOB_NODELIST", "NODE_NAME")
+"""First cells of rows that name machines."""
+
+
+def hide_places(document: Document) -> Document:
+    """Return a report to share: of each absolute path the last parts that tell it from others, and no names of hosts.
+
+    Prompts and answers stay as they are.
+    """
+    found: set[str] = set()
+
+    def look(text: str) -> str:
+        found.update(PATH.findall(text))
+        return text
+
+    _map_texts(document, look)
+    short = {path: _shorten(path, found) for path in found}
+    hidden: Document = _map_texts(
+        document, lambda text: URL_HOST.sub(r"\1…", PATH.sub(lambda path: short[path[0]], text))
+    )
+    return hidden
+
+
+def _shorten(path: str, others: set[str]) -> str:
+    parts = path.split("/")
+    ends = ("/".join(parts[-size:]) for size in range(1, len(parts)))
+    return next((end for end in ends if not any(other != path and other.endswith(f"/{end}") for other in others)), path)
+
+
+def _map_texts(part: Any, change: Callable[[str], str]) -> Any:
+    """Return a part of a document with changed texts, except for those of prompts and answers."""
+    match part:
+        case str():
+            return change(part)
+        case Column():
+            return part
+        case Quote() if part.label not in OWN_TEXTS:
+            return part
+        case Table():
+            rows = [row for row in part.cells if not row or row[0] not in HOST_FACTS]
+            return replace(part, caption=change(part.caption), cells=_map_texts(rows, change))
+        case dict():
+            return {name: value if name == "$schema" else _map_texts(value, change) for name, value in part.items()}
+        case list() | tuple():
+            return [_map_texts(value, change) for value in part]
+    if is_dataclass(part) and not isinstance(part, type):
+        return replace(part, **{one.name: _map_texts(getattr(part, one.name), change) for one in fields(part)})
+    return part
+
+
+def leave_out_texts(document: Document) -> Document:
+    """Return a report without texts of prompts, answers, errors and specs."""
+    kept: list[Section] = []
+    for one in document.sections:
+        blocks = [_leave_out(block) for block in one.blocks if not isinstance(block, Quote | Sample)]
+        kept += [replace(one, blocks=blocks)] if blocks else []
+    return replace(document, sections=kept)
+
+
+def _leave_out(block: Block) -> Block:
+    if not isinstance(block, Table):
+        return block
+    places = [place for place, column in enumerate(block.columns) if not column.is_text]
+    cells = [[row[place] for place in places] for row in block.cells]
+    return replace(block, columns=[block.columns[place] for place in places], cells=cells)

@@ -1,13 +1,14 @@
-"""Render a report as one self-contained HTML file with style, charts and scripts.
+"""Render a report as HTML with style, charts and scripts: one file, or one that shares the library of charts.
 
-The page's content security policy forbids requests, and scripts other than the two written here (by digest), so that
-text of a prompt or an answer cannot execute even if escaping failed.
+The page's content security policy forbids requests, and scripts other than the two written here (by digest or nonce),
+so that text of a prompt or an answer cannot execute even if escaping failed.
 """
 
 import base64
 import gzip
 import hashlib
 import json
+import os
 import re
 from functools import cache
 from importlib.metadata import version
@@ -27,17 +28,27 @@ PICTURE_PIXELS = 720
 """Width of a chart, without its axis, on a page that runs no script."""
 
 
-def render_html(document: Document, cache_folder: Path) -> str:
+def render_html(document: Document, cache_folder: Path, folder: Path | None = None) -> str:
     """Render the page. The library of charts is bundled once per version and cached in `cache_folder`.
 
-    The page has it compressed, and its script unpacks it: 0.4 MB, not 0.9.
+    A page in `folder` loads it from there. Without a folder, or if the cache cannot be written, the page has it,
+    compressed, and its script unpacks it: 0.4 MB, not 0.9.
     """
-    scripts = [read_page("page.js"), bundle_charts(cache_folder)] if list_charts(document) else []
-    digests = [_digest_script(script) for script in scripts]
-    library = base64.b64encode(gzip.compress(scripts.pop().encode(), mtime=0)).decode() if scripts else None
+    values: dict[str, Any] = dict.fromkeys(("library", "library_url", "nonce"))
+    scripts, allowed = [], []
+    if list_charts(document):
+        library = bundle_charts(cache_folder)
+        scripts = [read_page("page.js")]
+        allowed = [_digest_script(scripts[0])]
+        if folder and (kept := name_library(cache_folder)).exists():
+            values["library_url"] = Path(os.path.relpath(kept, folder)).as_posix()
+            values["nonce"] = hashlib.sha256(repr(document).encode("utf-8", "replace")).hexdigest()[:32]
+            allowed.append(f"nonce-{values['nonce']}")  # texts of the document cannot contain its digest
+        else:
+            values["library"] = base64.b64encode(gzip.compress(library.encode(), mtime=0)).decode()
+            allowed.append(_digest_script(library))
     template = make_environment().get_template("page.html")
-    values = {"scripts": scripts, "library": library, "digests": digests}
-    return fill_page(template, document, style=read_page("page.css"), **values)
+    return fill_page(template, document, style=read_page("page.css"), scripts=scripts, allowed=allowed, **values)
 
 
 def fill_page(template: Template, document: Document, **values: Any) -> str:
@@ -79,9 +90,14 @@ def _write_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
+def name_library(folder: Path) -> Path:
+    """Return the file of the charts' library in the cache."""
+    return folder / f"charts-{VEGA_LITE}-{version('vl-convert-python')}.js"
+
+
 def bundle_charts(folder: Path) -> str:
     """Return Vega, Vega-Lite and Vega-Embed as one script, bundled once per version (1 to 2 s)."""
-    kept = folder / f"charts-{VEGA_LITE}-{version('vl-convert-python')}.js"
+    kept = name_library(folder)
     try:
         return kept.read_text(encoding="utf-8")
     except (OSError, ValueError):

@@ -13,7 +13,7 @@ from assayline.errors import SpecError
 from assayline.files import replace_file, storing
 from assayline.report.board import BoardRows, compose_board, read_board
 from assayline.report.comparison import FRONTIER
-from assayline.report.document import Chart, Document
+from assayline.report.document import Chart, Document, hide_places, leave_out_texts
 from assayline.report.history import compose_history
 from assayline.report.history_rows import HistoryRows, read_history
 from assayline.report.html import draw_picture, list_charts, render_html, write_chart
@@ -129,9 +129,16 @@ OWN_SECTIONS = (
 """Sections of the run alone; its judges follow the second."""
 
 
-def write_report(document: Document, folder: Path, settings: Settings) -> Written:
-    """Write HTML and Markdown. Raises StoreError if the folder is not writable."""
-    html, markdown = render_html(document, settings.data_dir / "cache"), render_markdown(document)
+def write_report(
+    document: Document, settings: Settings, own: Path, out: Path | None = None, has_texts: bool = True
+) -> Written:
+    """Write HTML and Markdown into `own`, a folder in the data folder, or as files to mail into `out`.
+
+    Neither names hosts or folders of this machine. Raises StoreError if the folder is not writable.
+    """
+    shown, folder = hide_places(document if has_texts else leave_out_texts(document)), out or own
+    html = render_html(shown, settings.data_dir / "cache", None if out else own)
+    markdown = render_markdown(shown)
     html, markdown = (text.replace("\0", "\ufffd") for text in (html, markdown))  # neither format can represent it
     with storing(f"The report cannot be written to {folder}", "pass another folder with --out."):
         replace_file(folder / HTML_NAME, lambda file: file.write(html.encode("utf-8", "replace")))
@@ -139,7 +146,9 @@ def write_report(document: Document, folder: Path, settings: Settings) -> Writte
     return Written(folder / HTML_NAME, folder / MARKDOWN_NAME, markdown, document)
 
 
-def make_report(settings: Settings, run_id: str, baseline: str | None = None, folder: Path | None = None) -> Written:
+def make_report(
+    settings: Settings, run_id: str, baseline: str | None = None, folder: Path | None = None, has_texts: bool = True
+) -> Written:
     """Write the report of a run into `folder` (default: the run's own), compared with a baseline if there is one.
 
     `baseline` is a run id or a pinned name (default: that of its last verdict, then `gate.baseline`). Raises SpecError
@@ -147,7 +156,7 @@ def make_report(settings: Settings, run_id: str, baseline: str | None = None, fo
     """
     run_dir = settings.run_dir(run_id)
     document = open_database(settings).query(lambda connection: compose_run(connection, run_id, baseline, run_dir))
-    return write_report(document, folder or run_dir, settings)
+    return write_report(document, settings, run_dir, folder, has_texts)
 
 
 def open_database(settings: Settings) -> DatabaseThread:
@@ -173,13 +182,16 @@ def find_benchmark(connection: Connection, settings: Settings, benchmark_id: str
     return compose_benchmark(read_benchmark_rows(connection, benchmark_id, plan), count_left(plan, settings))
 
 
-def make_benchmark_report(settings: Settings, benchmark_id: str, folder: Path | None = None) -> Written:
+def make_benchmark_report(
+    settings: Settings, benchmark_id: str, folder: Path | None = None, has_texts: bool = True
+) -> Written:
     """Write the report of a benchmark into `folder` (default: the benchmark's own).
 
     Raises SpecError for a benchmark without runs, and StoreError.
     """
     document = open_database(settings).query(lambda connection: find_benchmark(connection, settings, benchmark_id))
-    written = write_report(document, folder or campaign_dir(settings, "benchmark", benchmark_id), settings)
+    own = campaign_dir(settings, "benchmark", benchmark_id)
+    written = write_report(document, settings, own, folder, has_texts)
     drawn = next((chart for chart in list_charts(document) if chart.title == FRONTIER), None)
     if drawn is not None:
         replace_file(written.html.with_name(CHART_NAME), lambda file: file.write(write_chart(drawn)))
@@ -188,18 +200,18 @@ def make_benchmark_report(settings: Settings, benchmark_id: str, folder: Path | 
 
 def make_suite_report(settings: Settings, plan: Campaign) -> Written:
     """Write the page of a suite into its folder. Raises StoreError."""
-    return write_report(compose_suite(plan), campaign_dir(settings, "suite", plan.campaign_id), settings)
+    return write_report(compose_suite(plan), settings, campaign_dir(settings, "suite", plan.campaign_id))
 
 
 def make_history_report(
-    settings: Settings, name: str, baseline: str | None = None, folder: Path | None = None
+    settings: Settings, name: str, baseline: str | None = None, folder: Path | None = None, has_texts: bool = True
 ) -> tuple[HistoryRows, Written]:
     """Write the report of a history into `folder` (default: its own), and return its rows as well.
 
     `name` is a spec name or a run id. Raises SpecError for a missing history or baseline, and StoreError.
     """
     rows = open_database(settings).query(lambda connection: read_history(connection, name, baseline))
-    written = write_report(compose_history(rows), folder or history_dir(settings, rows), settings)
+    written = write_report(compose_history(rows), settings, history_dir(settings, rows), folder, has_texts)
     return rows, written
 
 
@@ -220,7 +232,7 @@ def _name_folder(name: str, identity: Sequence[str], *, is_plain: bool) -> str:
 
 
 def make_leaderboard(
-    settings: Settings, names: Sequence[str] = (), folder: Path | None = None
+    settings: Settings, names: Sequence[str] = (), folder: Path | None = None, has_texts: bool = True
 ) -> tuple[BoardRows, Written]:
     """Write the leaderboard of these runs, specs, prompt sets or benchmarks (default: all), and return its rows as
     well.
@@ -228,15 +240,15 @@ def make_leaderboard(
     Raises SpecError for an unknown name, and StoreError.
     """
     rows = open_database(settings).query(lambda connection: read_board(connection, names))
-    return rows, write_board(settings, rows, folder)
+    return rows, write_board(settings, rows, folder, has_texts)
 
 
-def write_board(settings: Settings, rows: BoardRows, folder: Path | None = None) -> Written:
+def write_board(settings: Settings, rows: BoardRows, folder: Path | None = None, has_texts: bool = True) -> Written:
     """Write a leaderboard from its rows."""
     names = rows.names
     name = "-".join(names) or "all"
     own = settings.data_dir / "leaderboards" / _name_folder(name, names, is_plain=len(names) < 2)
-    return write_report(compose_board(rows), folder or own, settings)
+    return write_report(compose_board(rows), settings, own, folder, has_texts)
 
 
 def check_report_run(connection: Connection, run_id: str) -> None:

@@ -13,7 +13,7 @@ import argparse
 import sys
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from assayline.flows.cli.options import make_parser
 from assayline.flows.cli.words import complete_run_id, plain_console, print_page
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 NEWEST_RUNS = 14
 """Number of runs in the terminal's table."""
 
-EPILOG = """The page is one self-contained file without external resources.
+EPILOG = """With --out, the page is one self-contained file. Otherwise it loads the library of charts from the data
+folder. Neither loads anything from other machines, nor names hosts or the folders of a path.
 
 A history covers all runs with the same spec name, model and prompt set: accuracy, speed and latency over
 time, changes of the configuration and level shifts (docs/guides/nightly-runs.md).
@@ -39,7 +40,7 @@ PARSER = make_parser(
     "report",
     EPILOG,
     "%(prog)s (RUN_ID | --benchmark BENCHMARK_ID | --history NAME | --leaderboard [NAME ...]) "
-    "[--baseline RUN_ID|NAME] [--out FOLDER] [--open]",
+    "[--baseline RUN_ID|NAME] [--out FOLDER] [--without-texts] [--open]",
 )
 PARSER.add_argument("run_id", metavar="RUN_ID", nargs="?", help="run id, as listed by `assayline list runs`")
 PARSER.add_argument(
@@ -55,7 +56,8 @@ PARSER.add_argument(
     help="runs, specs, prompt sets or benchmarks to rank (default: all)",
 )
 PARSER.add_argument("--baseline", metavar="RUN_ID|NAME", help="run id or pinned name to compare with")
-PARSER.add_argument("--out", type=Path, metavar="FOLDER", help="folder (default: the run's or benchmark's own)")
+PARSER.add_argument("--out", type=Path, metavar="FOLDER", help="folder of a page to mail (default: the run's own)")
+PARSER.add_argument("--without-texts", action="store_true", help="leave out prompts, answers, errors and the spec")
 PARSER.add_argument("--open", action="store_true", help="open the page in a browser")
 
 
@@ -79,14 +81,15 @@ def run(arguments: list[str]) -> int:
 def _write(known: argparse.Namespace, settings: "Settings") -> "Written":
     from assayline.report.make import make_benchmark_report, make_history_report, make_leaderboard, make_report
 
+    how: dict[str, Any] = {"folder": known.out, "has_texts": not known.without_texts}
     if known.benchmark is not None:
-        return make_benchmark_report(settings, known.benchmark, known.out)
+        return make_benchmark_report(settings, known.benchmark, **how)
     if known.leaderboard is not None:
-        _, written = make_leaderboard(settings, known.leaderboard, known.out)
+        _, written = make_leaderboard(settings, known.leaderboard, **how)
         print_page(written.document, plain_console(), "board", "runs")
         return written
     if known.history is None:
-        return make_report(settings, complete_run_id(known.run_id, settings), known.baseline, known.out)
-    _, written = make_history_report(settings, complete_run_id(known.history, settings), known.baseline, known.out)
+        return make_report(settings, complete_run_id(known.run_id, settings), known.baseline, **how)
+    _, written = make_history_report(settings, complete_run_id(known.history, settings), known.baseline, **how)
     print_page(written.document, plain_console(), "runs", newest=NEWEST_RUNS)
     return written

@@ -130,8 +130,10 @@ def test_a_page_that_asks_for_something_is_heard(browser, tmp_path):
     assert "GET http://leak.invalid/img HTTP/1.1" in browser.proxy.asked_by_page
 
 
-def test_every_chart_is_drawn_and_nothing_is_asked_for(weeks, browser, tmp_path):
-    written = make_report(weeks, NIGHT, NIGHT_BEFORE, tmp_path)
+@pytest.mark.parametrize("is_mailed", [True, False])
+def test_every_chart_is_drawn_and_nothing_is_asked_for(is_mailed, weeks, browser, tmp_path):
+    written = make_report(weeks, NIGHT, NIGHT_BEFORE, tmp_path if is_mailed else None)
+    assert (written.html.stat().st_size > 300_000) == is_mailed
     assert not re.search(r"(google|gstatic|googleapis|gvt1)\.com", written.html.read_text(encoding="utf-8"))
     document = browser.open(written.html)
     assert browser.proxy.asked_by_page == []
@@ -248,9 +250,13 @@ def test_hostile_text_neither_runs_nor_loads(sad, browser, tmp_path):
     assert "<svg" in document
 
 
-def test_the_pages_policy_stops_what_escaping_might_miss(weeks, browser, tmp_path):
-    page = make_report(weeks, NIGHT, folder=tmp_path).html
-    page.write_text(page.read_text(encoding="utf-8").replace("<main", f"{HOSTILE}<main"), encoding="utf-8")
+@pytest.mark.parametrize("is_mailed", [True, False])
+def test_the_pages_policy_stops_what_escaping_might_miss(is_mailed, weeks, browser, tmp_path):
+    page = make_report(weeks, NIGHT, folder=tmp_path if is_mailed else None).html
+    local = "<script src='../../cache/other.js'></script>"
+    (weeks.data_dir / "cache" / "other.js").write_text("document.title='pwned'")
+    text = page.read_text(encoding="utf-8").replace("<main", f"{HOSTILE}{local}<main")
+    page.write_text(text, encoding="utf-8")
     document = browser.open(page)
     assert "http://leak.invalid/frame" in document  # it is in the page, as elements
     assert browser.proxy.asked_by_page == []

@@ -2,6 +2,7 @@
 
 import base64
 import html
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -14,6 +15,7 @@ from assayline.comparison.queries import compare_scores
 from assayline.errors import SpecError, StoreError
 from assayline.flows.cli import run
 from assayline.report import make
+from assayline.report.document import Document, hide_places
 from assayline.report.make import Written, make_report, put_on_page
 from assayline.report.markdown import render_markdown
 from assayline.report.run.accuracy import _GROUPS
@@ -343,6 +345,29 @@ def test_report_shows_no_section_without_data(sad, tmp_path, state, lacking, ans
     for sentence in sentences:
         assert sentence in page.replace("\u00a0", " ")
     assert "None" not in page and "nan" not in page.split("Configuration")[0].lower().split()
+
+
+@pytest.mark.parametrize("has_texts", [True, False])
+def test_shared_report_names_no_folder_and_no_host(sad, tmp_path, has_texts):
+    spec = {"engine": {"server": {"url": "http://gpu-7:8000/v1"}}, "prompts": {"source": {"path": "/srv/alice/rows"}}}
+    error = {"error_kind": "prompt_error", "error_message": "Cannot read /srv/alice/media/1.png"}
+    sad.given("run", "completed", {**OK, "text": "an answer", "rendered": "/srv/asked", "score": 0.0}, error)
+    change = "update raw.runs set model = '/srv/alice/llama', host_name = 'gpu-7', spec_json = ?, job = ?"
+    job = {"SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "gpu-[7-8]"}
+    with connect(sad.settings.database_path, 10) as connection:
+        connection.execute(change, [json.dumps(spec), job])
+    for folder in (None, tmp_path):
+        written = make_report(sad.settings, "run", folder=folder, has_texts=has_texts)
+        page = written.html.read_text(encoding="utf-8") + written.markdown.read_text(encoding="utf-8")
+        assert "alice" not in page and "gpu-" not in page and "llama" in page and "42" in page
+        assert [text in page for text in ("an answer", "/srv/asked", "1.png", "…/v1")] == [has_texts] * 4
+        assert written.html.stat().st_size < 100_000 or folder
+
+
+def test_paths_that_end_alike_stay_apart():
+    document = Document("/a/b/hf and /a/c/hf, 1/2/3", "of /x/y z/", "completed", [], [], [])
+    assert hide_places(document).title == "b/hf and c/hf, 1/2/3"
+    assert hide_places(document).subtitle == "of y z/"
 
 
 def test_hostile_text_is_text(sad, tmp_path):

@@ -1,4 +1,4 @@
-// Draw the charts, and redraw them when the colour scheme changes. A report has the library of charts compressed.
+// Draw the charts, and redraw them when the colour scheme changes. A page that is mailed has their library compressed.
 (async () => {
   async function unpackLibrary(packed) {
     const bytes = Uint8Array.from(atob(packed), (character) => character.charCodeAt(0));
@@ -29,6 +29,11 @@
 
   const library = document.getElementById("library");
   if (library) await unpackLibrary(library.textContent);
+  if (!window.vegaEmbed) {
+    const missing = "The charts need a file in the folder cache next to runs. `assayline report --out` writes one page.";
+    for (const plot of document.querySelectorAll(".plot")) plot.textContent = missing;
+    return;
+  }
   drawAll();
   dark.addEventListener("change", drawAll);
 })();

@@ -42,7 +42,10 @@ GROUPS = (
     Column("n", "samples", show_value),
     Column("scored 0", "wrong_samples", show_value),
 )
-WRONG_ANSWERS = (Column("answer", lambda row: row["value"] or "(empty)"), Column("n", "samples", show_value))
+WRONG_ANSWERS = (
+    Column("answer", lambda row: row["value"] or "(empty)", is_text=True),
+    Column("n", "samples", show_value),
+)
 VALUES = 20
 WORST = 5
 BEST = 3

@@ -263,7 +263,7 @@ NAMED = (
     Column("finding", "finding"),
     Column("chance", "chance", show_share),
     Column("nights, the last is the run", lambda row: "".join(map(_show_dot, row["scores"])), show_name),
-    Column("question", "question"),
+    Column("question", "question", is_text=True),
 )
 SCORE_AGAIN = "The scorer may have changed. `assayline score RUN_ID` scores a run again with the current scorer."
 

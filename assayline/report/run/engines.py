@@ -113,7 +113,7 @@ EVENT_COLUMNS = (
     Column("time", lambda event: f"{event['at_s']:.1f} s", show_number),
     Column("worker, engine", _name_engine),
     Column("event", "event"),
-    Column("message", lambda event: _cut(event["message"], MESSAGE_CHARACTERS)),
+    Column("message", lambda event: _cut(event["message"], MESSAGE_CHARACTERS), is_text=True),
 )
 ERRORS = (
     Column("kind", "error_kind"),
@@ -121,7 +121,7 @@ ERRORS = (
     Column("requests", "error_requests", show_value),
     Column("share", "error_share", show_share),
     Column("first error", "first_at_s", show_seconds),
-    Column("example", lambda row: _cut(row["example_message"], ERROR_CHARACTERS)),
+    Column("example", lambda row: _cut(row["example_message"], ERROR_CHARACTERS), is_text=True),
 )
 
 
