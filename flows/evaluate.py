@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -83,15 +83,16 @@ def is_done(run: Manifest) -> bool:
 
 
 @flow(name="evaluate", flow_run_name=name_run, persist_result=False)
-def evaluate(spec: SpecParameter, resume: Resume = AUTO) -> dict[str, Any]:
+def evaluate(spec: SpecParameter, resume: Resume = AUTO, tags: list[str] = []) -> dict[str, Any]:  # noqa: B006
     """Evaluate a model on a prompt set and return the run's id and metrics.
 
     Args:
         spec: a spec, the path of a YAML file, or {file, overrides} to override fields of one.
         resume: `auto` resumes the newest unfinished run of this spec, if any; `never` starts a new run, unless
             Prefect retries the flow run; a run id resumes that run.
+        tags: tags of the run.
     """
-    return _evaluate(spec, Purpose(resume=resume), [])
+    return _evaluate(spec, Purpose(resume=resume, tags=(*tags,)), [])
 
 
 def _evaluate(
@@ -114,9 +115,9 @@ def _evaluate(
     return end(result.message, dataclasses.asdict(result))
 
 
-def complete_asked(spec: EvalSpec, resume: str) -> RunResult:
+def complete_asked(spec: EvalSpec, resume: str, tags: Sequence[str]) -> RunResult:
     """Evaluate a spec in a flow run, for a command."""
-    return complete(spec, Purpose(resume=resume))
+    return complete(spec, Purpose(resume=resume, tags=(*tags,)))
 
 
 def complete(
@@ -130,11 +131,11 @@ def complete(
 
     @flow(name="evaluate", flow_run_name=label or name_run, persist_result=False)
     @functools.wraps(evaluate.fn)
-    def evaluate_in(spec: EvalSpec, resume: str) -> dict[str, Any]:  # what is a parameter is stored, and in the form
-        return _evaluate(spec, dataclasses.replace(purpose, resume=resume), done, engines)
+    def evaluate_in(spec: EvalSpec, resume: str, tags: list[str]) -> dict[str, Any]:  # parameters are stored, in forms
+        return _evaluate(spec, dataclasses.replace(purpose, resume=resume, tags=(*tags,)), done, engines)
 
     try:
-        evaluate_in(spec, purpose.resume)
+        evaluate_in(spec, purpose.resume, [*purpose.tags])
     except AssaylineError:
         raise
     except Exception as error:

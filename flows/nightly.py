@@ -29,7 +29,12 @@ def describe_night(parameters: dict[str, Any]) -> str:
 
 
 @flow(name="nightly", flow_run_name=name_by(describe_night, "nightly"), persist_result=False)
-def nightly(spec: SpecParameter, baseline: str | None = None, resume: Literal["never", "auto"] = "never") -> RunResult:
+def nightly(
+    spec: SpecParameter,
+    baseline: str | None = None,
+    resume: Literal["never", "auto"] = "never",
+    tags: list[str] = [],  # noqa: B006 - for the form
+) -> RunResult:
     """Evaluate a spec, then fail if the run is worse than its baseline beyond the spec's limits.
 
     Args:
@@ -38,13 +43,14 @@ def nightly(spec: SpecParameter, baseline: str | None = None, resume: Literal["n
             run is not judged, and a log line reports it).
         resume: `never` starts a new run each night, as nightly runs are independent measurements, and a retry in
             Prefect resumes the night's own run; `auto` resumes any unfinished run of the spec.
+        tags: tags of the run.
     """
     check_deployed_spec(spec)
     wanted = as_spec(spec)
     settings = load_flow_settings()
     begun = find_retried(wanted.name, settings)
     try:
-        found = night(wanted, FlowFront(settings, complete), baseline, begun.run_id if begun else resume)
+        found = night(wanted, FlowFront(settings, complete), baseline, begun.run_id if begun else resume, tags)
     except JudgeNotTrustedError as error:
         rename_flow_run(f"{wanted.name} · judge not trusted")
         return end(str(error), error)

@@ -35,14 +35,19 @@ AnySpec = EvalSpec | SpecFile | Mapping[str, Any] | str | Path
 
 
 def evaluate(
-    spec: AnySpec, resume: str = AUTO, *, settings: Settings | None = None, front: driver.FrontEnd | None = None
+    spec: AnySpec,
+    resume: str = AUTO,
+    *,
+    tags: Sequence[str] = (),
+    settings: Settings | None = None,
+    front: driver.FrontEnd | None = None,
 ) -> RunResult:
     """Evaluate a model on a prompt set, judge the answers, write the report, and return the run's id and metrics.
 
     `resume`: `auto` resumes an unfinished run of the same spec, `never` starts a new run, a run id resumes that run.
     Raises SpecError, ModelError, PromptError, EngineError, StoreError, RunFailedError or JudgeNotTrustedError.
     """
-    return driver.evaluate(_load(spec, front), _front(settings, front), Purpose(resume=resume))
+    return driver.evaluate(_load(spec, front), _front(settings, front), Purpose(resume=resume, tags=(*tags,)))
 
 
 def night(
@@ -50,6 +55,7 @@ def night(
     baseline: str | None = None,
     resume: str = NEVER,
     *,
+    tags: Sequence[str] = (),
     settings: Settings | None = None,
     front: driver.FrontEnd | None = None,
 ) -> RunResult:
@@ -58,7 +64,7 @@ def night(
     `baseline`: a pinned name or a run id (default: gate.baseline of the spec; without either, the run is not judged).
     Raises the errors of `evaluate`, and ComparisonError.
     """
-    return spend_night(_load(spec, front), _front(settings, front), baseline, resume)
+    return spend_night(_load(spec, front), _front(settings, front), baseline, resume, tags)
 
 
 def benchmark(

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from assayline.errors import ComparisonError, SpecError
-from assayline.store.database import Connection, transaction
-from assayline.store.decisions import PIN, UNPIN, keep_decisions, read_pins
+from assayline.store.database import Connection, Row, read_rows, transaction
+from assayline.store.decisions import DECISIONS_NAME, PIN, UNPIN, keep_decisions, name_user, read_decisions, read_pins
 from assayline.store.manifest import ENDED_WELL, match_run_id, unknown_run
 from assayline.store.runs import insert_row
 
@@ -27,6 +27,7 @@ class Pin:
     pinned_at: str
     """UTC time in ISO format."""
     note: str | None = None
+    pinned_by: str | None = None
 
 
 def pin_baseline(
@@ -53,7 +54,7 @@ def pin_baseline(
     before = {pin.baseline: pin.run_id for pin in list_pins(connection)}.get(name)
     pinned_at = datetime.now(UTC).replace(tzinfo=None)
     text = note and note.encode("utf-8", "replace").decode()  # arguments of a shell need not be UTF-8
-    row = {"baseline": name, "run_id": run_id, "pinned_at": pinned_at, "note": text}
+    row = {"baseline": name, "run_id": run_id, "pinned_at": pinned_at, "note": text, "pinned_by": name_user()}
     with transaction(connection):
         connection.execute("delete from baselines where baseline = ?", [name])
         insert_row(connection, "baselines", row)
@@ -67,7 +68,7 @@ def unpin_baseline(connection: Connection, data_dir: Path, name: str) -> Pin:
     if found is None:
         raise SpecError(f"There is no baseline {name!r}. hint: {_list_names(connection, name)}")
     unpinned_at = datetime.now(UTC).replace(tzinfo=None)
-    unpin = {"decision": UNPIN, "baseline": name, "unpinned_at": unpinned_at}
+    unpin = {"decision": UNPIN, "baseline": name, "unpinned_at": unpinned_at, "unpinned_by": name_user()}
     keep_decisions(data_dir / "runs" / found.run_id, [unpin])
     connection.execute("delete from baselines where baseline = ?", [name])
     return found
@@ -75,8 +76,16 @@ def unpin_baseline(connection: Connection, data_dir: Path, name: str) -> Pin:
 
 def list_pins(connection: Connection) -> list[Pin]:
     """List all pins by name."""
-    rows = connection.execute("select baseline, run_id, pinned_at, note from baselines order by baseline").fetchall()
-    return [Pin(name, run_id, pinned_at.isoformat(), note) for name, run_id, pinned_at, note in rows]
+    rows = read_rows(connection, "select * from baselines order by baseline")
+    return [Pin(**{**row, "pinned_at": row["pinned_at"].isoformat()}) for row in rows]
+
+
+def list_past_pins(runs_dir: Path, name: str) -> list[Row]:
+    """List all pins and unpins of a name that runs' folders have, newest first. Raises StoreError."""
+    folders = [path.parent for path in runs_dir.glob(f"*/{DECISIONS_NAME}")]
+    rows = [{**row, "run_id": folder.name} for folder in folders for row in read_decisions(folder)]
+    past = [row for row in rows if row["decision"] in (PIN, UNPIN) and row["baseline"] == name]
+    return sorted(past, key=lambda row: row[f"{row['decision']}ned_at"], reverse=True)
 
 
 def resolve_baseline(connection: Connection, name: str) -> str:
@@ -114,7 +123,7 @@ def restore_pins(connection: Connection, data_dir: Path) -> tuple[list[Pin], lis
     for _, row in kept:
         ends[row["baseline"]] = max(ends.get(row["baseline"], ""), row.get("unpinned_at", ""))
     pins = [
-        Pin(row["baseline"], run_id, row["pinned_at"], row["note"])
+        Pin(row["baseline"], run_id, row["pinned_at"], row["note"], row.get("pinned_by"))
         for run_id, row in kept
         if row["decision"] == PIN and row["pinned_at"] > ends[row["baseline"]]
     ]

@@ -7,7 +7,7 @@ folder is written aside and renamed when it is complete, so a damaged file leave
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
@@ -33,6 +33,7 @@ from assayline.imports.totals import read_stage, read_values
 from assayline.imports.vllm_bench import read_benchmark
 from assayline.records import Completion, Prompt, Request
 from assayline.run.rebuild import rebuild_run
+from assayline.run.tag import tag_run
 from assayline.settings import Settings
 from assayline.store.database import TABLE_VERSION, Connection, read_rows
 from assayline.store.locks import lock_run
@@ -42,6 +43,7 @@ from assayline.store.manifest import (
     SPEC_NAME,
     Manifest,
     PromptCounts,
+    change_tags,
     find_run,
     read_manifest,
     read_spec_json,
@@ -96,6 +98,7 @@ class Names:
     """Name of the run and of its prompt set."""
     machine: str | None = None
     """Speeds of runs that name the same machine are compared."""
+    tags: Sequence[str] = ()
 
 
 NO_NAMES = Names()
@@ -157,6 +160,8 @@ def _import_run(settings: Settings, imported: Imported, names: Names, show: Call
     for known in runs_dir.glob(f"*-{digest}"):
         run, notes = _rename(known, names)
         is_missing, figures = _load(settings, known, is_changed=bool(notes))
+        if names.tags:
+            run = tag_run(settings, run.run_id, names.tags)
         return Outcome(run, is_missing and not notes, notes, figures)
     runs_dir.mkdir(parents=True, exist_ok=True)
     with storing(f"The run cannot be written to {runs_dir}", MAKE_ROOM), ExitStack() as stack:
@@ -171,7 +176,9 @@ def _import_run(settings: Settings, imported: Imported, names: Names, show: Call
         run_dir.mkdir()
         counts, has_times = _write_rows(run_dir, imported, show)
         spec = _describe(imported, digest, has_times)
-        run = replace(_make_manifest(imported, spec, digest, counts), machine=names.machine)
+        run = replace(
+            _make_manifest(imported, spec, digest, counts), machine=names.machine, tags=change_tags((), names.tags)
+        )
         write_json(run_dir / SPEC_NAME, spec, MAKE_ROOM)
         write_manifest(run_dir, run)
         place = run_dir.rename(runs_dir / run.run_id)

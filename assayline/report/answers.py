@@ -47,13 +47,14 @@ CONDITIONS = {
 }
 RUNS = """select
     run_id, name, model, prompt_set, purpose, state, message, started_at, expected_requests, benchmark_id, baselines,
-    accuracy, accuracy_low, accuracy_high, output_tokens_per_s, verdict
+    tags, note, accuracy, accuracy_low, accuracy_high, output_tokens_per_s, verdict
 from main.run"""
 CHOICES = ("name", "model", "purpose", "state")
 RUN_CONDITIONS = {
     **{name: f"{name} = ${name}" for name in CHOICES},
-    "text": "contains(lower(concat_ws(' ', run_id, name, model, prompt_set, purpose, benchmark_id, "
-    "array_to_string(baselines, ' '))), lower($text))",
+    "tag": "list_contains(tags, $tag)",
+    "text": "contains(lower(concat_ws(' ', run_id, name, model, prompt_set, purpose, benchmark_id, note, "
+    "array_to_string(baselines, ' '), array_to_string(tags, ' '))), lower($text))",
 }
 FOUND = """
     and (
@@ -230,7 +231,7 @@ def write_values(text: str, values: Mapping[str, Any]) -> str:
 
 
 def write_runs(given: Mapping[str, str]) -> Query:
-    """Return the list of runs, as `model`, `state`, `text` and `sort` select them."""
+    """Return the list of runs, as `model`, `state`, `tag`, `text` and `sort` select them."""
     order = {"accuracy": "accuracy desc nulls last", "speed": "output_tokens_per_s desc nulls last", "name": "name"}
     conditions = [RUN_CONDITIONS[name] for name in RUN_CONDITIONS if given[name]]
     text = RUNS + ("\nwhere " + "\n    and ".join(conditions) if conditions else "")

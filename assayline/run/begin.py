@@ -41,6 +41,7 @@ from assayline.store.manifest import (
     SPEC_NAME,
     Manifest,
     Purpose,
+    change_tags,
     match_run_id,
     new_run_id,
     read_job,
@@ -116,7 +117,7 @@ def begin_run(plan: RunPlan, settings: Settings) -> Evaluation:
         if choice.manifest is None:
             _make_folder(evaluation, lengths)
         else:
-            evaluation.resume()
+            evaluation.resume(plan.purpose.tags)
             _keep_spec(evaluation)
         evaluation.dispatcher.workers = workers
         undo.pop_all()
@@ -213,6 +214,7 @@ def plan_run(spec: EvalSpec, settings: Settings, purpose: Purpose | None = None,
         table_version=TABLE_VERSION,
         is_longest_first=spec.is_longest_first,
         machine=settings.machine or name_cpu(),
+        tags=change_tags((), purpose.tags),
         purpose="judge" if any(scorer.kind == "verdict" for scorer in spec.scorers or ()) else purpose.kind,
         benchmark_id=purpose.campaign_id if purpose.is_measured or purpose.kind != "suite" else None,
         suite_id=purpose.campaign_id if purpose.kind == "suite" else None,

@@ -27,6 +27,7 @@ from assayline.run.evaluation import RunResult, read_result
 from assayline.run.judging import check_judges, find_judge_run, find_unreported, list_judges
 from assayline.run.resume import describe_way_on
 from assayline.run.stages import add_history, describe_result, gate_run, judge_answers, report_run
+from assayline.run.tag import tag_run
 from assayline.run.watch import AnyLogger, RunReport
 from assayline.run.worker import Exchanger, Worker, WorkOrder
 from assayline.settings import Settings
@@ -138,6 +139,8 @@ def evaluate(spec: EvalSpec, front: FrontEnd, purpose: Purpose, engines: EngineP
     if purpose.kind == "judge" and (judged := find_judge_run(plan, settings)):
         return read_result(judged, settings)
     if run_id := find_unreported(plan, settings):
+        if purpose.tags:
+            tag_run(settings, run_id, purpose.tags)
         front.log.info("Run %s has all its answers; its judges and its report follow.", run_id)
         return _complete_stages(run_id, plan, front, engines)
     notes = check_judges(plan)

@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,7 +39,7 @@ from assayline.store.answers import AnswerSurvey, lacks_media, open_answers, sur
 from assayline.store.database import TABLE_VERSION, Connection, transaction
 from assayline.store.ingest import RunOutcome, load_parts, read_outcome
 from assayline.store.locks import RunLock
-from assayline.store.manifest import Manifest, PromptCounts, read_job, read_run_scorers, write_manifest
+from assayline.store.manifest import Manifest, PromptCounts, change_tags, read_job, read_run_scorers, write_manifest
 from assayline.store.metrics import read_metric_table, read_notes
 from assayline.store.parts import PartWriter, list_parts, merge_parts, remove_unfinished, split_parts
 from assayline.store.runs import save_run
@@ -218,8 +218,8 @@ class Evaluation:
             whole_machine=self.spec.runner == "local",
         )
 
-    def resume(self) -> None:
-        """Resume the run. Raises StoreError, which leaves the run unchanged."""
+    def resume(self, tags: Sequence[str] = ()) -> None:
+        """Resume the run, with these tags added. Raises StoreError, which leaves the run unchanged."""
         before = self.manifest
         remove_unfinished(self.run_dir)
         split_parts(self.run_dir)
@@ -251,6 +251,7 @@ class Evaluation:
             message=None,
             host_name=socket.gethostname(),
             job=read_job(os.environ),
+            tags=change_tags(before.tags, tags),
             assayline_version=__version__,
             table_version=TABLE_VERSION,
             prompts=counts,

@@ -1,6 +1,7 @@
 """A night: an evaluation, judged as one of many against a baseline, with its history and the leaderboard."""
 
 import contextlib
+from collections.abc import Sequence
 
 from assayline.comparison.baselines import resolve_baseline
 from assayline.engines.pool import EnginePool
@@ -16,7 +17,9 @@ from assayline.store.manifest import NEVER, Purpose
 from assayline.store.thread import DatabaseThread
 
 
-def night(spec: EvalSpec, front: FrontEnd, baseline: str | None = None, resume: str = NEVER) -> RunResult:
+def night(
+    spec: EvalSpec, front: FrontEnd, baseline: str | None = None, resume: str = NEVER, tags: Sequence[str] = ()
+) -> RunResult:
     """Evaluate a spec, judge the run against a baseline, and write its report, its history and the leaderboard.
 
     If the gate limits probabilities, the engine reads answers of the baseline first.
@@ -27,7 +30,7 @@ def night(spec: EvalSpec, front: FrontEnd, baseline: str | None = None, resume: 
     settings, against = front.settings, baseline or spec.gate.baseline
     with front.notifying(f"Night of {spec.name}"):
         _check_baseline(settings, against)
-        purpose = Purpose(kind="night", resume=resume, baseline=against)
+        purpose = Purpose(kind="night", resume=resume, baseline=against, tags=(*tags,))
         with EnginePool() if spec.gate.reread and spec.workers == 1 else contextlib.nullcontext() as engines:
             if against and (limit := spec.gate.reread):
                 level = find_level(NIGHTS)

@@ -4,7 +4,9 @@
 copied folder have them, too. In the database they are rows of `verdicts`, `labels` and `baselines`.
 """
 
+import getpass
 import json
+import os
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +19,14 @@ from assayline.store.runs import insert_row, insert_rows
 
 DECISIONS_NAME = "decisions.jsonl"
 VERDICT, LABEL, PIN, UNPIN = "verdict", "label", "pin", "unpin"
+
+
+def name_user() -> str:
+    """Return the name of the account that decides."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # an account without a name
+        return str(os.getuid())
 
 
 def keep_decisions(run_dir: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -38,6 +38,11 @@ IMPORTS = ("import", "totals")
 
 AUTO, NEVER = "auto", "never"
 """Which run is resumed: the newest that can be, or none; else the id of one."""
+TAG = re.compile(r"\w[\w.:=/-]{0,63}")
+JOB_VARIABLES = (
+    "SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_JOB_PARTITION", "SLURM_JOB_NODELIST", "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID", "RAY_CLUSTER_NAME", "POD_NAME", "NODE_NAME",
+)  # fmt: skip
 LAST = "last"
 """Name of the newest run on a command line."""
 SECOND = len("20260101-000000")
@@ -82,13 +87,16 @@ class Manifest:
     """The run's clock: time zero is the start of its first attempt."""
     host_name: str
     job: dict[str, str] = field(default_factory=dict)
-    """Slurm's job of the last attempt, by name of the variable that has it: its id, cluster, nodes and array task."""
+    """Where the last attempt ran, by environment variable: the job and nodes of Slurm, the job of Ray, the pod."""
     assayline_version: str
     table_version: int
     """Version of the raw tables at the newest part file; earlier parts may have an older version."""
     machine: str | None = None
     purpose: str = "evaluate"
     config_id: str | None = None
+    tags: list[str] = field(default_factory=list)
+    note: str | None = None
+    """Like the tags, words of a person about the run, which may change later."""
     benchmark_id: str | None = None
     """Id of the benchmark to which the run belongs."""
     suite_id: str | None = None
@@ -137,6 +145,8 @@ class Purpose:
     """Whether its speed is compared with that of other runs of the campaign."""
     has_page: bool = True
     """Whether its report follows its last answer; else the campaign writes it, with a verdict."""
+    tags: tuple[str, ...] = ()
+    """Tags of the run; a resumed run gets them, too."""
 
     def owns(self, run: Manifest) -> bool:
         """Return whether `auto` may resume the run: a campaign goes on with its own runs, and others with others."""
@@ -146,9 +156,24 @@ class Purpose:
 
 
 def read_job(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of Slurm that name this process's job; none outside Slurm."""
-    names = ("SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_JOB_NODELIST", "SLURM_ARRAY_TASK_ID")
-    return {name: environ[name] for name in names if name in environ}
+    """Return the variables that name this process's job in Slurm and Ray, and its pod and node in Kubernetes."""
+    found = {name: environ[name] for name in JOB_VARIABLES if environ.get(name)}
+    if "KUBERNETES_SERVICE_HOST" in environ and (pod := environ.get("HOSTNAME")):
+        found.setdefault("POD_NAME", pod)
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        found["RAY_JOB_ID"] = json.loads(environ["RAY_JOB_CONFIG_JSON_ENV_VAR"])["metadata"]["job_submission_id"]
+    return found
+
+
+def change_tags(tags: Sequence[str], add: Sequence[str], drop: Sequence[str] = ()) -> list[str]:
+    """Return the tags with these added and dropped, sorted. Raises SpecError for one that is not a word."""
+    for tag in add:
+        if not TAG.fullmatch(tag):
+            raise SpecError(
+                f"{tag!r} is not a valid tag. hint: use up to 64 letters, digits, dots, colons, equals signs, dashes, "
+                "slashes and underscores, starting with a letter or digit."
+            )
+    return sorted({*tags, *add} - {*drop})
 
 
 def write_manifest(run_dir: Path, manifest: Manifest) -> None:

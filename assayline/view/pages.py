@@ -1,8 +1,6 @@
 """The viewer's pages: each reads its rows, and fills a template with them."""
 
 import difflib
-import getpass
-import os
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -49,7 +47,7 @@ from assayline.report.suite import compose_suite
 from assayline.settings import Settings
 from assayline.stats.worse import name_state
 from assayline.store.database import Connection, Row, read_rows
-from assayline.store.decisions import add_label
+from assayline.store.decisions import add_label, name_user
 from assayline.store.locks import is_worked_on
 from assayline.store.manifest import MANIFEST_NAME, read_manifest
 from assayline.store.parts import count_table
@@ -69,6 +67,8 @@ UNKNOWN = (
     "purpose",
     "baselines",
     "benchmark_id",
+    "tags",
+    "note",
     "verdict",
     "accuracy",
     "accuracy_low",
@@ -146,13 +146,15 @@ class Pages:
 
     def show_runs(self, request: Request) -> Response:
         """Show all runs, those that are running with their progress."""
-        given = {name: request.query_params.get(name, "") for name in (*CHOICES, "text", "sort")}
+        given = {name: request.query_params.get(name, "") for name in (*CHOICES, "tag", "text", "sort")}
         number = Filters.read(request.query_params).number
         query = write_runs(given)
         running = list_running(self._runs_dir)
 
         def read(connection: Connection) -> tuple[list[Row], list[Row]]:
-            choices = f"select distinct {', '.join(CHOICES)} from raw.runs"  # noqa: S608 - names of ours
+            choices = (
+                f"select distinct {', '.join(CHOICES)}, unnest(coalesce(nullif(tags, []), [null])) as tag from raw.runs"  # noqa: S608 - names of ours
+            )
             return query.read_plain(connection, number), read_rows(connection, choices)
 
         rows, choices = self._reader.read(read)
@@ -166,7 +168,9 @@ class Pages:
             title="Runs",
             runs=runs,
             given=given,
-            choices={name: sorted({row[name] for row in choices if row[name]}) for name in CHOICES},
+            choices={
+                name: sorted(found) for name in (*CHOICES, "tag") if (found := {row[name] for row in choices} - {None})
+            },
             suites={run_id: suite for suite in suites for run_ids in suite.runs.values() for run_id in run_ids},
             number=number,
             has_next=len(rows) > PAGE_ROWS,
@@ -305,7 +309,7 @@ class Pages:
             raise SpecError(f"{word!r} is not a label of this answer. hint: choose one of the page's buttons.")
         sample = {name: place[name] for name in ("run_id", "prompt_id", "occurrence", "repeat_index")}
         now = datetime.now(UTC).replace(tzinfo=None)
-        row = {**sample, "rubric": rubric, "label": word, "labelled_by": _name_user(), "labelled_at": now}
+        row = {**sample, "rubric": rubric, "label": word, "labelled_by": name_user(), "labelled_at": now}
         self._reader.write(lambda connection: add_label(connection, self._settings.run_dir(run_id), row))
         following = place.get("after") if word else None
         return RedirectResponse(self._link_rows(found, filters)(following or request_id), 303)
@@ -428,13 +432,6 @@ def _list_facts(row: Row) -> list[tuple[str, str]]:
 def _write_answer(run_id: str, request_id: str) -> str:
     text = "from main.request\njoin main.answer using (run_id, request_id)\nwhere run_id = $run and request_id = $id"
     return write_values(text, {"run": run_id, "id": request_id})
-
-
-def _name_user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # an account without a name
-        return str(os.getuid())
 
 
 def _clean(page: str) -> str:

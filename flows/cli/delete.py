@@ -5,11 +5,10 @@
 No Prefect flow: it deletes folders and rows.
 """
 
-import re
 import time
 
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.words import complete_run_id, plain_console, print_text
+from assayline.flows.cli.words import complete_run_id, parse_age, plain_console, print_text
 
 EPILOG = """ID is that of a run, of a benchmark or suite, which goes with all its runs, or `last`. A run goes with the
 runs of its judges. Baselines are kept, as are runs whose answers another run reads and those that a process works on.
@@ -17,7 +16,6 @@ runs of its judges. Baselines are kept, as are runs whose answers another run re
 Without --yes nothing is deleted: the command prints what it would delete. This cannot be undone.
 
 Exit codes: 0 deleted or printed, 2 an unknown ID, or one that is kept, 6 a folder or the database cannot be written."""
-AGES_S = {"h": 3600, "d": 86_400, "w": 7 * 86_400}
 PARSER = make_parser("delete", EPILOG)
 PARSER.add_argument("ids", nargs="*", metavar="ID", help="id of a run, the beginning of one, or of a campaign")
 PARSER.add_argument("--older-than", metavar="AGE", help="all that began earlier: 90d (days), 12w (weeks), 48h (hours)")
@@ -29,8 +27,7 @@ def run(arguments: list[str]) -> int:
     known = PARSER.parse_args(arguments)
     if bool(known.ids) == bool(known.older_than):
         PARSER.error("pass IDs, or --older-than AGE")
-    age = re.fullmatch(r"(\d+)([hdw])", known.older_than or "0h")
-    if age is None:
+    if (age_s := parse_age(known.older_than or "0h")) is None:
         PARSER.error(f"--older-than {known.older_than}: expected a number with h, d or w, such as 90d")
 
     from assayline.errors import SpecError
@@ -39,7 +36,7 @@ def run(arguments: list[str]) -> int:
     from assayline.words import count, show_bytes
 
     settings = load_settings()
-    before_s = time.time() - int(age[1]) * AGES_S[age[2]] if known.older_than else None
+    before_s = time.time() - age_s if known.older_than else None
     found = plan_deletions(settings, [complete_run_id(one, settings) for one in known.ids], before_s)
     kept, console = [one for one in found if one.obstacle], plain_console()
     if known.ids and kept:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from assayline.errors import SpecError
-from assayline.flows.cli.options import add_dry_run, make_parser, parse_with_dry_run
+from assayline.flows.cli.options import add_dry_run, add_tags, make_parser, parse_with_dry_run
 from assayline.flows.cli.words import complete_run_id, parse_words, plain_console, print_text
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ which.add_argument("--fresh", action="store_true", help="start a new run even if
 PARSER.add_argument(
     "--prefect", action="store_true", help="make it a flow run, on a temporary server if no API is configured"
 )
+add_tags(PARSER)
 add_dry_run(
     PARSER,
     "check spec, model and prompts, print the first rendered prompt and the run that would be resumed; generate and "
@@ -69,7 +70,7 @@ def run(arguments: list[str]) -> int:
     from assayline.flows.cli.terminal import open_front
 
     with open_front(settings, is_flow=known.prefect) as call:
-        result = call("evaluate", spec=spec, resume=resume)
+        result = call("evaluate", spec=spec, resume=resume, tags=known.tag)
     from assayline.flows.cli.tables import print_result
 
     print_result(result, spec, plain_console())

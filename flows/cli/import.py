@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from assayline.flows.cli.options import make_parser
+from assayline.flows.cli.options import add_tags, make_parser
 from assayline.imports import KINDS
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ PARSER.add_argument("--machine", metavar="NAME", help="machine that ran it; spee
 PARSER.add_argument("--model", metavar="NAME", help="name of the model (default: that of the file)")
 PARSER.add_argument("--name", metavar="NAME", help="name of the task or load (default: that of the file)")
 PARSER.add_argument("--timezone", metavar="ZONE", default="UTC", help="of times without an offset (default: UTC)")
+add_tags(PARSER)
 PARSER.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders, perhaps after a KIND")
 
 
@@ -50,7 +51,7 @@ def run(arguments: list[str]) -> int:
     from assayline.imports.make import Names, import_files
     from assayline.settings import load_settings
 
-    names = Names(model=known.model, name=known.name, machine=known.machine)
+    names = Names(model=known.model, name=known.name, machine=known.machine, tags=known.tag)
     runs: list[Manifest] = []
     for outcome in import_files(load_settings(), kind, paths, names, zone, _show, _say):
         print(describe(outcome))

@@ -1,6 +1,6 @@
 """list runs: list runs, newest first.
 
-    assayline list runs [NAME] [--limit N] [--size] [--json]
+    assayline list runs [NAME] [--state STATE] [--model TEXT] [--tag TAG] [--text TEXT] [--since WHEN] [--limit N]
 
 No Prefect flow: it reads the folders of the runs, and accuracy and speed from the database.
 """
@@ -8,11 +8,13 @@ No Prefect flow: it reads the folders of the runs, and accuracy and speed from t
 import json
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.words import plain_console, print_text
+from assayline.flows.cli.words import parse_age, plain_console, print_text
 from assayline.report.document import Column
 from assayline.words import nearest, show_bytes, show_share, show_value
 
@@ -26,8 +28,16 @@ An `interrupted` run was killed, and Ctrl-C leaves a `cancelled` one: rerun the 
 
 Exit codes: 0 listed, 2 no run of this name, or an invalid setting."""
 DATABASE_WAIT_S = 1.0
+STATES = ("running", "completed", "failed", "cancelled", "interrupted", "imported")
 PARSER = make_parser("list runs", EPILOG)
 PARSER.add_argument("name", nargs="?", metavar="NAME", help="spec name (default: all runs)")
+PARSER.add_argument("--state", choices=STATES, help="only runs in this state")
+PARSER.add_argument("--model", metavar="TEXT", help="only runs with this in the name of their model")
+PARSER.add_argument(
+    "--tag", action="append", default=[], metavar="TAG", help="only runs with this tag; may be repeated"
+)
+PARSER.add_argument("--text", metavar="TEXT", help="only runs with this in id, name, model, prompt set, tags or note")
+PARSER.add_argument("--since", metavar="WHEN", help="only runs that began since a date, 2026-03-01, or an age, 30d")
 PARSER.add_argument("--limit", type=int, default=20, metavar="N", help="maximum number of runs (default: 20)")
 PARSER.add_argument("--size", action="store_true", help="print the size of each run's folder")
 PARSER.add_argument("--json", action="store_true", help="print a JSON array")
@@ -39,10 +49,27 @@ def run(arguments: list[str]) -> int:
     if known.limit < 1:
         PARSER.error(f"--limit {known.limit}: expected 1 or more")
 
+    try:
+        age_s = parse_age(known.since or "")
+        since = time.time() - age_s if age_s else datetime.fromisoformat(known.since or "1970-01-01").timestamp()
+    except ValueError:
+        PARSER.error(f"--since {known.since}: expected a date such as 2026-03-01, or an age such as 30d")
+
     from assayline.settings import load_settings
 
     settings = load_settings()
-    runs = list_runs(settings, known.name, known.limit)
+
+    def is_asked(run: dict[str, Any]) -> bool:
+        words = [run[name] for name in ("run_id", "name", "model", "prompt_set", "purpose", "note")]
+        return (
+            known.state in (None, run["state"])
+            and (known.model or "").lower() in run["model"].lower()
+            and {*known.tag} <= {*run["tags"]}
+            and (known.text or "").lower() in " ".join(filter(None, [*words, *run["tags"]])).lower()
+            and datetime.fromisoformat(run["started_at"]).timestamp() >= since
+        )
+
+    runs = list_runs(settings, known.name, known.limit, is_asked)
     if known.size:
         from assayline.files import measure_folder
 
@@ -52,9 +79,10 @@ def run(arguments: list[str]) -> int:
         print(json.dumps(runs, indent=2))
         return 0
     if not runs:
-        print(f"No runs in {settings.data_dir / 'runs'} yet.")
+        asked = known.state or known.model or known.tag or known.text or known.since
+        print("No run matches." if asked else f"No runs in {settings.data_dir / 'runs'} yet.")
         return 0
-    columns = [*COLUMNS, SIZE] if known.size else COLUMNS
+    columns = [*COLUMNS, *([SIZE] if known.size else []), *([TAGS] if any(run["tags"] for run in runs) else [])]
     lines = [[column.header for column in columns], *([column.cell(run) for column in columns] for run in runs)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     for cells in lines:
@@ -63,8 +91,10 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def list_runs(settings: "Settings", name: str | None, limit: int) -> list[dict[str, Any]]:
-    """Return the newest runs as plain values. Raises SpecError for a name that no run has."""
+def list_runs(
+    settings: "Settings", name: str | None, limit: int, is_asked: Callable[[dict[str, Any]], bool]
+) -> list[dict[str, Any]]:
+    """Return the newest of the runs asked for as plain values. Raises SpecError for a name that no run has."""
     from assayline.errors import SpecError, StoreError
     from assayline.store.database import connect, read_rows
     from assayline.store.locks import is_worked_on
@@ -72,13 +102,28 @@ def list_runs(settings: "Settings", name: str | None, limit: int) -> list[dict[s
 
     runs_dir = settings.data_dir / "runs"
     manifests = list_manifests(runs_dir)
-    found = [manifest for manifest in manifests if name in (None, manifest.name)][:limit]
-    if name is not None and manifests and not found:
+    named = [manifest for manifest in manifests if name in (None, manifest.name)]
+    if name is not None and manifests and not named:
         raise SpecError(
             f"No run with the name {name!r} in {runs_dir}. hint: "
             f"{nearest(name, sorted({manifest.name for manifest in manifests}))}"
         )
-    ids = [manifest.run_id for manifest in found]
+    rows = (
+        {
+            "run_id": run.run_id,
+            "name": run.name,
+            "model": run.model,
+            "prompt_set": run.prompt_set,
+            "purpose": run.purpose,
+            "state": "interrupted" if run.state == "running" and not is_worked_on(runs_dir / run.run_id) else run.state,
+            "tags": run.tags,
+            "note": run.note,
+            "started_at": datetime.fromtimestamp(run.clock.started_wall_s, UTC).isoformat(timespec="seconds"),
+        }
+        for run in named
+    )
+    found = list(islice(filter(is_asked, rows), limit))
+    ids = [run["run_id"] for run in found]
     query = """
         select
             run_id,
@@ -95,19 +140,8 @@ def list_runs(settings: "Settings", name: str | None, limit: int) -> list[dict[s
                 figures = {row["run_id"]: row for row in read_rows(connection, query, ids)}
     except StoreError as error:
         print(f"warning: Accuracy and tokens/s are left out: {error}", file=sys.stderr)
-    return [
-        {
-            "run_id": run.run_id,
-            "name": run.name,
-            "model": run.model,
-            "purpose": run.purpose,
-            "state": "interrupted" if run.state == "running" and not is_worked_on(runs_dir / run.run_id) else run.state,
-            "accuracy": figures.get(run.run_id, {}).get("accuracy"),
-            "output_tokens_per_s": figures.get(run.run_id, {}).get("output_tokens_per_s"),
-            "started_at": datetime.fromtimestamp(run.clock.started_wall_s, UTC).isoformat(timespec="seconds"),
-        }
-        for run in found
-    ]
+    unknown = {"accuracy": None, "output_tokens_per_s": None}
+    return [{**run, **figures.get(str(run["run_id"]), unknown)} for run in found]
 
 
 def _show_age(started_at: str) -> str:
@@ -118,6 +152,7 @@ def _show_age(started_at: str) -> str:
     return f"{max(age_s, 0):.0f} s"
 
 
+TAGS = Column("tags", lambda run: " ".join(run["tags"]))
 SIZE = Column("size", "size_bytes", show_bytes)
 COLUMNS = (
     Column("id", "run_id"),

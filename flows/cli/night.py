@@ -1,6 +1,6 @@
 """The command line of `night`: for cron, systemd or Slurm, what the deployment `nightly` does."""
 
-from assayline.flows.cli.options import make_parser
+from assayline.flows.cli.options import add_tags, make_parser
 from assayline.flows.cli.words import parse_words, plain_console, print_text
 
 EPILOG = """A night is a new run of the spec, judged by its gate as one of 60 nights, with its report, its history and
@@ -18,6 +18,7 @@ PARSER.add_argument(
 PARSER.add_argument(
     "--resume", action="store_true", help="go on with an unfinished run of this spec (default: a new run)"
 )
+add_tags(PARSER)
 
 
 def run(arguments: list[str]) -> int:
@@ -39,7 +40,7 @@ def run(arguments: list[str]) -> int:
     with open_front(settings) as call:
         try:
             resume = "auto" if known.resume else "never"
-            found = call("night", spec=spec, baseline=known.baseline, resume=resume)
+            found = call("night", spec=spec, baseline=known.baseline, resume=resume, tags=known.tag)
         except GateFailedError as failure:  # of the flow
             return print_verdict(failure.report)
     if found.gate is not None:

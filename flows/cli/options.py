@@ -32,7 +32,7 @@ GROUPS = {
         "view": "Show runs and their answers in a browser, compare two runs, and label answers.",
         "report": "Write the report of a run, benchmark, history or leaderboard: report.html and report.md.",
         "list runs": "List runs, newest first: id, model, state, accuracy, speed and age.",
-        "list baselines": "List pinned baselines.",
+        "list baselines": "List pinned baselines, or all pins of one name.",
         "list benchmarks": "List named benchmarks, such as @gsm8k.",
     },
     "exchange": {
@@ -43,6 +43,7 @@ GROUPS = {
     },
     "maintain": {
         "rename": "Rename the model, task or machine of an imported run.",
+        "tag": "Add tags and a note to a run, or remove them.",
         "delete": "Delete runs, benchmarks and suites.",
         "db rebuild": "Rebuild runs in the database from their manifests and part files.",
         "notify": "Send messages of failed nights and suites: create automations on Prefect's server.",
@@ -103,6 +104,11 @@ def make_parser(command: str, epilog: str, usage: str | None = None) -> argparse
     SPEC and spec fields are not in it, as they may stand anywhere among the options.
     """
     return _make_raw_parser(f"{CONSOLE_COMMAND} {command}", usage, COMMANDS[command], f"{epilog}\n{COMMON_CODES}")
+
+
+def add_tags(parser: argparse.ArgumentParser) -> None:
+    """Add `--tag`."""
+    parser.add_argument("--tag", action="append", default=[], metavar="TAG", help="tag the run; may be repeated")
 
 
 def add_dry_run(parser: argparse.ArgumentParser, summary: str) -> None:

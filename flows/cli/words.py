@@ -1,6 +1,7 @@
 """Helpers of the command lines: spec fields as options, consoles and tables."""
 
 import difflib
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 ID_CHARACTERS = 48
 """Width up to which tables keep a name or an id on one line."""
+AGES_S = {"h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
 def plain_console() -> "Console":
@@ -104,6 +106,12 @@ def complete_run_id(given: str, settings: "Settings") -> str:
     runs_dir = settings.data_dir / "runs"
     ids = [run.run_id for run in list_manifests(runs_dir)] if given == LAST else list_run_ids(runs_dir)
     return match_run_id(given, ids) or given
+
+
+def parse_age(text: str) -> int | None:
+    """Return the seconds of an age such as 48h, 90d or 12w; None for another text."""
+    age = re.fullmatch(r"(\d+)([hdw])", text)
+    return int(age[1]) * AGES_S[age[2]] if age else None
 
 
 def parse_words(words: list[str], options: Iterable[str] = ()) -> tuple[str | None, dict[str, str]]:

@@ -23,7 +23,10 @@ create table if not exists raw.runs (
     duplicate_prompts bigint,
     expected_requests bigint,
     machine varchar,
-    purpose varchar
+    purpose varchar,
+    job map(varchar, varchar),
+    tags varchar[],
+    note varchar
 );
 
 comment on table raw.runs is 'One row per run of a spec: its spec and its model.';
@@ -51,3 +54,6 @@ comment on column raw.runs.duplicate_prompts is 'Rows whose messages and target 
 comment on column raw.runs.expected_requests is 'Requests that the run must answer: prompt rows × repeats.';
 comment on column raw.runs.machine is 'Kind of machine that ran the flow: ASSAYLINE_MACHINE, else the CPU''s model and the number of cores that the flow may use. For an imported run, the name given to assayline import.';
 comment on column raw.runs.purpose is 'Purpose of the run: evaluate, night, suite, benchmark, judge, reread or import.';
+comment on column raw.runs.job is 'Where its last attempt ran, by environment variable: the job and nodes of Slurm, the job of Ray, pod and node of Kubernetes.';
+comment on column raw.runs.tags is 'Tags that people gave it, sorted. They and the note are in run.json, too.';
+comment on column raw.runs.note is 'A person''s note on it.';

@@ -1,5 +1,6 @@
 """Pinned baselines: a command, its sentences, and what survives a rebuild."""
 
+import getpass
 import subprocess
 import sys
 from datetime import datetime
@@ -117,6 +118,23 @@ def test_pin_rejects_a_run_that_cannot_be_pinned(arguments, code, sentence, sett
     told = capsys.readouterr().err
     assert sentence in told and "Traceback" not in told
     assert read_pins(settings) == []
+
+
+def test_list_baselines_prints_who_pinned_and_unpinned_a_name(settings, capsys):
+    for run_id in (FIRST, SECOND):
+        (settings.run_dir(run_id)).mkdir(parents=True)
+        (settings.run_dir(run_id) / "run.json").write_text("{}")
+        assert run("baseline", ["pin", "good", run_id, "--note", "why"]) == 0
+    assert run("list baselines", []) == 0
+    assert capsys.readouterr().out.splitlines()[-2].split("│")[-3].strip() == getpass.getuser()
+    assert run("baseline", ["unpin", "good"]) == 0
+    capsys.readouterr()
+    assert run("list baselines", ["good"]) == 0
+    rows = [line.split("│")[1:5] for line in capsys.readouterr().out.splitlines() if "-sums-" in line]
+    told = [(cells[0].strip(), cells[1].strip(), cells[3].strip()) for cells in rows]
+    user = getpass.getuser()
+    assert told == [(SECOND, "unpin", user), (SECOND, "pin", user), (FIRST, "pin", user)]
+    assert run("list baselines", ["godo"]) == 2
 
 
 def test_pin_with_force_accepts_an_unfinished_run(settings):

@@ -37,9 +37,9 @@ TABLES = ("runs", "prompts", "requests", "completions", "engine_events", "scorer
 OF_A_RUN = r"(\w+_at|.*_s|run_id|spec_hash|config_id|benchmark_id|host_name|details_json|expected_output_tokens)"
 """Columns with times and with ids of runs."""
 FRONT_ENDS: dict[str, Callable[[Path], object]] = {
-    "python": evaluate,
-    "command": lambda spec: cli.run("evaluate", [str(spec)]),
-    "flow": lambda spec: evaluate_flow(str(spec)),
+    "python": lambda spec: evaluate(spec, tags=["ci"]),
+    "command": lambda spec: cli.run("evaluate", [str(spec), "--tag", "ci"]),
+    "flow": lambda spec: evaluate_flow(str(spec), tags=["ci"]),
 }
 
 COMMANDS = {
@@ -135,6 +135,7 @@ def test_front_ends_write_the_same_rows(change, fake_spec, tmp_path, monkeypatch
                 start(spec)
         found[name] = read_database(data_dir)
         states = flow_kit.query(data_dir, "select state from runs")
+        assert ["ci"] in flow_kit.query(data_dir, "select tags from runs where purpose = 'evaluate'")
         assert states == {"judged": ["completed"] * 3, "failed": ["failed"]}.get(change, ["completed"])
         assert len(list(data_dir.glob("runs/*/report.html"))) == len(states)
         assert change != "media" or all(".png" in row for row in found[name]["requests"])

@@ -11,6 +11,7 @@ from run_kit import FAKE, begin_and_vanish, complete, settings_in
 
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
+from assayline.store.locks import lock_run
 
 Runs = tuple[str, str]
 
@@ -53,7 +54,8 @@ def test_runs_as_json_has_plain_values(runs):
     found = json.loads("\n".join(list_here("--json")))
     assert [run["run_id"] for run in found] == [runs[1], runs[0]]
     figures = {"accuracy", "output_tokens_per_s"}
-    assert set(found[1]) == {"run_id", "name", "model", "purpose", "state", *figures, "started_at"}
+    words = {"run_id", "name", "model", "prompt_set", "purpose", "state", "tags", "note", "started_at"}
+    assert set(found[1]) == words | figures
     assert isinstance(found[1]["output_tokens_per_s"], float) and found[0]["accuracy"] is None
 
 
@@ -101,3 +103,42 @@ def test_the_beginning_of_a_run_id_names_the_run(runs, settings):
 def test_last_is_the_newest_run(runs):
     dry = flow_kit.run_here("evaluate", "--resume", "last", "--dry-run")
     assert dry.code == 0 and f"This would resume run {runs[1]}: 1 of 4 requests answered" in dry.out, dry.err
+
+
+def test_tags_and_note_are_in_lists_in_sql_and_in_a_copied_folder(runs, settings, tmp_path, monkeypatch):
+    done = runs[0]
+    for words in (["+ci", "+hot", "+model:v2"], ["-hot"], ["--note", "the new kernel"]):
+        assert flow_kit.run_here("tag", done, *words).code == 0
+    assert flow_kit.run_here("tag", done).out.splitlines() == [f"{done}: ci, model:v2", "Note: the new kernel"]
+    asked = "select tags, note from main.run where list_contains(tags, 'ci')"
+    assert flow_kit.query(settings.data_dir, asked) == [(["ci", "model:v2"], "the new kernel")]
+    assert list_here("--tag", "ci")[1].split()[0] == done and len(list_here("--tag", "ci")) == 2
+    bad = flow_kit.run_here("tag", done, "+two words")
+    assert bad.code == 2 and "'two words' is not a valid tag" in bad.err
+    copied = tmp_path / "copied" / "runs" / done
+    shutil.copytree(settings.run_dir(done), copied)
+    monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path / "copied"))
+    assert flow_kit.run_here("db rebuild", "--all").code == 0
+    assert flow_kit.query(tmp_path / "copied", asked) == [(["ci", "model:v2"], "the new kernel")]
+    lock = lock_run(copied)
+    assert lock is not None
+    busy = flow_kit.run_here("tag", done, "+late")
+    lock.release()
+    assert busy.code == 6 and f"Run {done} is in use by" in busy.err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--state", "interrupted"], ["tonight"]),
+        (["--model", "TINY"], ["tonight", "test"]),
+        (["--text", "TONI"], ["tonight"]),
+        (["--since", "2d", "--state", "completed"], ["test"]),
+        (["--since", "2000-01-01"], ["tonight", "test"]),
+        (["--since", "2999-01-01"], []),
+        (["--tag", "unknown"], []),
+    ],
+)
+def test_runs_are_filtered(runs, words, expected):
+    found = [run["name"] for run in json.loads("\n".join(list_here("--json", *words)))]
+    assert found == expected

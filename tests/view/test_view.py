@@ -82,7 +82,9 @@ def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
         give_judge(store, votes)
         give_judge_run(store, "judge", NIGHT, rubric="right")
         messages = json.dumps([{"role": HOSTILE, "content": HOSTILE}])
-        store.given("runs", {"run_id": HOSTILE, "name": HOSTILE, "model": HOSTILE, "prompt_set": HOSTILE})
+        names = dict.fromkeys(("run_id", "name", "model", "prompt_set", "note"), HOSTILE)
+        store.given("runs", {**names, "tags": [HOSTILE], "job": {HOSTILE: HOSTILE}})
+        connection.execute("update raw.runs set tags = ['ci'], note = 'a full disk' where run_id = ?", [NIGHT])
         key = {"run_id": HOSTILE, "prompt_id": HOSTILE}
         store.given("prompts", {**key, "messages_json": messages, "target": HOSTILE, "metadata_json": messages})
         store.given("requests", {**key, "request_id": HOSTILE, "rendered": HOSTILE})
@@ -359,6 +361,10 @@ def test_a_worse_run_is_not_green_and_lists_name_their_columns_and_filters(viewe
     listed = viewer.client.get("/").text
     heads = '<div class="heads run"><div></div><div>run</div><div>model, prompts</div><div>verdict</div>'
     assert heads in listed and '<span class="state state-worse">worse</span>' in listed
+    assert '<a class="chip" href="/?tag=ci">ci</a>' in listed and '<option value="ci">' in listed
+    for given in ("?tag=ci", "?text=full+disk"):
+        found = viewer.client.get(f"/{given}").text
+        assert f"/run?run={NIGHT}" in found and NIGHT_BEFORE not in found
     wrong = viewer.client.get(f"/answers?run={NIGHT}&score=wrong&page=1").text
     expected = viewer.read(f"select count(*) from score where run_id = '{NIGHT}' and value = 0")[0][0]
     assert f"{expected} answers with these filters" in wrong and 'Remove the filter score: wrong"' in wrong

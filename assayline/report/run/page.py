@@ -77,10 +77,14 @@ def _list_run(run: Row, spec: dict[str, Any], sources: Sequence[str]) -> list[tu
         "spec digest": run["spec_hash"],
         "configuration digest": run["config_id"],
         "assayline": run["assayline_version"],
-        "machine": run["host_name"],
+        "host": run["host_name"],
+        "machine": run["machine"],
+        **(run["job"] or {}),
         "started (UTC)": _show_time(run["started_at"]),
         "ended (UTC)": _show_time(run["finished_at"]),
         "attempts": run["attempt"],
+        "tags": ", ".join(run["tags"] or ()),
+        "note": run["note"],
     }
     return [(name, show_value(value)) for name, value in pairs.items()]
 
