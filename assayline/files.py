@@ -83,7 +83,12 @@ def write_json(path: Path, value: Any, hint: str) -> None:
 
 
 def check_data_folder(folder: Path) -> None:
-    """Raise StoreError unless the data folder can be written."""
+    """Raise StoreError unless the data folder can be written and stays after a Ray job."""
+    if "working_dir_files" in folder.absolute().parts:
+        raise StoreError(
+            f"The data folder {folder} is in the working folder of a Ray job, which Ray deletes. hint: set "
+            "ASSAYLINE_DATA_DIR to a folder that stays."
+        )
     if reason := find_obstacle(folder):
         raise StoreError(
             f"Cannot write to the data folder {folder}: {reason}. hint: set ASSAYLINE_DATA_DIR to a writable folder, "

@@ -1,48 +1,20 @@
-"""The examples for Slurm, Kubernetes and SkyPilot, as far as they can be run or validated without any of these."""
+"""The examples for Kubernetes and SkyPilot, as far as they can be run or validated without either of these."""
 
-import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import flow_kit
 import pytest
 import yaml
-from run_kit import PATIENCE_S
+
+from assayline.flows.cli.night import PARSER as night_parser
 
 pytestmark = [pytest.mark.prefect, pytest.mark.ray]
 
-STAND_IN = Path(__file__).parent / "stand_in"
 EXAMPLES = flow_kit.ROOT / "examples"
 RAYJOB = flow_kit.ROOT / "deploy" / "kubernetes" / "rayjob.yaml"
-
-
-@pytest.mark.rare
-def test_slurm_script_evaluates_on_every_node(slow_spec, served_env, data_dir, tmp_path):
-    """Two nodes on loopback, with stand-ins for srun and scontrol."""
-    pytest.importorskip("ray")
-    slow_spec["sampling"]["max_tokens"] = 3_000
-    env = {
-        **served_env,
-        "PATH": f"{STAND_IN}:{os.environ['PATH']}",
-        "PYTHON": sys.executable,
-        "PYTHONPATH": str(flow_kit.ROOT),
-        "SLURM_JOB_ID": str(os.getpid()),
-        "SLURM_JOB_NODELIST": "node[1-2]",
-        "SLURM_JOB_NUM_NODES": "2",
-    }
-    spec = flow_kit.write_spec(tmp_path / "spec.yaml", slow_spec)
-    log = tmp_path / "log"
-    with flow_kit.started(["bash", str(EXAMPLES / "slurm.sbatch"), str(spec)], env, log) as job:
-        assert job.wait(PATIENCE_S) == 0, log.read_text()
-    counts = flow_kit.query(data_dir, "select count(*), count(distinct request_id), count(text) from completions")
-    assert counts == [(flow_kit.SLOW_ROWS, flow_kit.SLOW_ROWS, flow_kit.SLOW_ROWS)]
-    (manifest,) = data_dir.glob("runs/*/run.json")
-    named = {name: env[name] for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST")}
-    assert json.loads(manifest.read_text())["job"] == named
-    flow_kit.assert_nothing_runs(data_dir)
 
 
 def read_rayjob() -> dict[str, Any]:
@@ -73,14 +45,28 @@ def test_rayjob_has_the_fields_of_kuberay():
     assert all(isinstance(value, str) for group in params for value in group["rayStartParams"].values())
 
 
-def test_rayjob_has_valid_pods_and_a_valid_volume():
+def test_kubernetes_files_are_valid_and_need_no_more_than_restricted_rights():
+    """By the schemas of Kubernetes, and the fields that its Pod Security Standard asks for."""
     validate = pytest.importorskip("kubernetes_validate")
-    cluster = read_rayjob()["spec"]["rayClusterSpec"]
-    for group in [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]:
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, **group["template"]}
-        validate.validate(pod, "1.30", strict=True)
-    for claim in list(yaml.safe_load_all(RAYJOB.read_text()))[:-1]:
-        validate.validate(claim, "1.30", strict=True)
+    job, nightly = read_rayjob()["spec"], list(yaml.safe_load_all(RAYJOB.with_name("nightly.yaml").read_text()))
+    for resource in [*list(yaml.safe_load_all(RAYJOB.read_text()))[:-1], *nightly]:
+        validate.validate(resource, "1.30", strict=True)
+    cluster = job["rayClusterSpec"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    pods = [job["submitterPodTemplate"]["spec"], *(group["template"]["spec"] for group in groups)]
+    for pod in pods:
+        named = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": pod}
+        validate.validate(named, "1.30", strict=True)
+    cron, reader = nightly
+    for pod in [*pods, cron["spec"]["jobTemplate"]["spec"]["template"]["spec"], reader["spec"]]:
+        rights = pod["securityContext"]
+        assert rights["runAsNonRoot"] and rights["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            own = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+            assert container["securityContext"] == own
+    (night,) = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    name, _, *arguments = night["args"]
+    assert night_parser.parse_known_args(arguments)[1] == [] and name == "night"
 
 
 RAY = """#!{python}
@@ -114,3 +100,11 @@ def test_skypilot_example_has_known_fields_and_valid_scripts():
     assert set(task) <= {"name", "num_nodes", "resources", "workdir", "file_mounts", "envs", "secrets", "setup", "run"}
     for script in (task["setup"], task["run"]):
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_data_folder_in_the_working_folder_of_a_ray_job_is_refused(tmp_path, monkeypatch):
+    """Ray unpacks `ray job submit --working-dir` there, and deletes it."""
+    folder = tmp_path / "runtime_resources" / "working_dir_files" / "_ray_pkg_1263f5" / "data"
+    monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(folder))
+    refused = flow_kit.run_here("evaluate", EXAMPLES / "arithmetic.yaml")
+    assert refused.code == 6 and "which Ray deletes" in refused.err and not folder.exists()
