@@ -11,7 +11,7 @@ TIMEOUT = --timeout 600
 PARALLEL = -n 3 --dist loadfile --no-loadscope-reorder $(TIMEOUT)
 SETUP = $(PYTHON) scripts/setup.py $(if $(WHEELS),--wheels "$(WHEELS)")
 
-.PHONY: help setup setup-dev wheels demo real-model pictures test test-rare test-real test-airgap test-fast test-vllm test-examples test-faults test-parallel test-postgres lint bench-tasks gpu-check gpu-bundle docs clean
+.PHONY: help setup setup-dev wheels demo real-model pictures test test-rare test-real test-airgap test-fast test-vllm test-examples test-faults test-parallel test-slurm test-postgres lint bench-tasks gpu-check gpu-bundle docs clean
 
 help: ## list targets
 	@grep -E '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -71,6 +71,9 @@ test-faults: setup-dev ## fault injection: 200 faults on one machine and 200 on 
 
 test-parallel: setup-dev ## test tensor parallelism over two processes; a minute on two cores
 	@$(VENV)/python -m pytest tests/engines/check_tensor_parallel.py -s
+
+test-slurm: setup-dev ## run examples/slurm.sbatch on three loopback nodes of Slurm: time limit, dead node, array; some minutes
+	@$(VENV)/python -m pytest -n 0 tests/flows/check_slurm.py -s
 
 test-postgres: setup-dev ## test a deployment on a Prefect server with PostgreSQL; some minutes
 	@$(VENV)/python -m pytest -n 0 tests/flows/check_postgres.py -s
