@@ -103,8 +103,9 @@ class Slurm:
 
     def _start(self, *command: str) -> None:
         log = open(self.folder / "daemons.log", "ab")  # noqa: SIM115 - the process has it
+        env = {name: value for name, value in self.env.items() if not name.startswith("ASSAYLINE_")}
         self._processes[" ".join(command)] = subprocess.Popen(
-            [_find(command[0]), *command[1:]], env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            [_find(command[0]), *command[1:]], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
 
     def _wait(self, is_up, what: str) -> None:  # type: ignore[no-untyped-def]
