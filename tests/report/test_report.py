@@ -364,7 +364,7 @@ def test_shared_report_names_no_folder_and_no_host(sad, tmp_path, has_texts):
         assert written.html.stat().st_size < 100_000 or folder
 
 
-def test_paths_that_end_alike_stay_apart():
+def test_paths_with_one_ending_stay_apart():
     document = Document("/a/b/hf and /a/c/hf, 1/2/3", "of /x/y z/", "completed", [], [], [])
     assert hide_places(document).title == "b/hf and c/hf, 1/2/3"
     assert hide_places(document).subtitle == "of y z/"
