@@ -29,6 +29,7 @@ METRIC_NAMES = {
     "cost_per_thousand_requests": "cost per thousand requests",
     "energy_per_output_token_joules": "energy per output token",
     "energy_per_request_joules": "energy per request",
+    "batch_latency_p50_s": "batch latency p50",
     "load_s": "load time",
     "warmup_s": "warm-up time",
 }

@@ -1,6 +1,6 @@
 """Error rates, coverage and power of assayline's statistics on simulated data, in parts.
 
-    python -m benchmarks.statistics [--parts accuracy,clusters,speed,nights,history,levels,load,rereads,bisect]
+    python -m benchmarks.statistics [--parts accuracy,clusters,speed,nights,history,levels,limits,load,rereads,bisect]
 
 Only data are simulated: verdicts and intervals are those of `assayline.stats`, `assayline.comparison` and the SQL. Each
 part writes its tables to docs/concepts/statistics.md; the last line printed is all rows as JSON. The part
@@ -23,6 +23,7 @@ from benchmarks import (
     statistics_clusters,
     statistics_history,
     statistics_levels,
+    statistics_limits,
     statistics_load,
     statistics_nights,
     statistics_rereads,
@@ -49,6 +50,7 @@ PARTS: dict[str, dict[str, Callable[[np.random.Generator], Iterator[Row]]]] = {
     "nights": {"nights": statistics_nights.measure_speed, "accuracy nights": statistics_nights.measure_accuracy},
     "history": {"own history": statistics_history.measure_history},
     "levels": {"levels": statistics_levels.measure_stable, "shifts": statistics_levels.measure_shifted},
+    "limits": {"limits": statistics_limits.measure_limits, "published limits": statistics_limits.measure_published},
     "load": {
         "latency": statistics_load.measure_latency,
         "rates": statistics_load.measure_rates,

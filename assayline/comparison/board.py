@@ -24,6 +24,8 @@ SCORES = "scores"
 """`ranking.kind` of a leaderboard, whose value is a mean score."""
 JUDGED = "judged pairs"
 """The same of runs that judges compared in pairs, whose value is a strength."""
+NO_SCORES = "it has no scores"
+"""Obstacle of a complete run that was not scored."""
 UNRANKED: Row = dict.fromkeys(("best_rank", "worst_rank", "is_winner"))
 
 
@@ -83,7 +85,8 @@ def find_cells(connection: Connection, names: Sequence[str]) -> list[Row]:
 
     `names` are run ids, names of specs, prompt sets and ids of benchmarks; none for all runs. Runs of a benchmark count
     only by its id or their own, and judges do not. Each model has one run per spec and prompt set: one that can be
-    compared with another model's, then the one with the most prompts, then with the most models, then the newest.
+    compared with another model's, then the one with the most prompts, then with the most models, then the newest. A run
+    without a scorer, which has speed alone, does not take the place of one with a score, and has a cell of its own.
     Models with the same content are one model, unless running servers had several files behind one name.
 
     A task is a prompt set as it was asked: the same prompt rows, settings and first scorer. If two models or more
@@ -91,7 +94,7 @@ def find_cells(connection: Connection, names: Sequence[str]) -> list[Row]:
     asked otherwise stands in its prompt set's first task, with the obstacle. `reference_run_id` is the newest run that
     is compared in the task, with which others are compared to find what differs.
     """
-    return read_rows(connection, _CELLS, list(names))
+    return read_rows(connection, _CELLS, list(names), NO_SCORES)
 
 
 _CELLS = """
@@ -126,6 +129,7 @@ _CELLS = """
                 ) as model,
                 spec_json,
                 expected_requests,
+                purpose,
                 state,
                 started_at
             from raw.runs
@@ -218,9 +222,11 @@ _CELLS = """
                 *,
                 case
                     when state not in ('completed', 'imported') then 'it is ' || state || ', not completed'
-                    when open_requests > 0
+                    when purpose = 'totals' and mean is not null
+                    then 'its file has no samples, with which scores are paired'
+                    when open_requests > 0 and purpose is distinct from 'totals'
                     then printf('%d of its %d requests have no answer', open_requests, expected_requests)
-                    when mean is null then 'it has no scores'
+                    when mean is null then $2
                 end as gap,
                 count(distinct model) filter (gap is null) over (
                     partition by prompt_set, prompts_digest, judging, settings
@@ -231,7 +237,7 @@ _CELLS = """
             select *
             from check_asked
             qualify row_number() over (
-                partition by model, name, prompt_set
+                partition by model, name, prompt_set, scorer is null
                 order by gap is not null, state not in ('completed', 'imported'),
                     models = 1, prompts desc, models desc, started_at desc,
                     run_id desc
@@ -284,7 +290,7 @@ _CELLS = """
             from check_runs
             left join number_tasks as first_task
                 on first_task.prompt_set = check_runs.prompt_set and first_task.number = 1
-            where not exists (
+            where check_runs.scorer is null or not exists (
                 select 1 from join_shared
                 where join_shared.prompt_set = check_runs.prompt_set and join_shared.model = check_runs.model
             )
@@ -295,7 +301,7 @@ _CELLS = """
             union all by name
             select * from join_others
             qualify row_number() over (
-                partition by prompt_set, number, model
+                partition by prompt_set, number, model, scorer is null
                 order by state not in ('completed', 'imported'), started_at desc, run_id desc
             ) = 1
         )

@@ -194,6 +194,11 @@ def judge_run_against(
 
 
 def _check_ended(new: Side, old: Side) -> None:
+    for side in (new, old):
+        if side.state not in ENDED_WELL and json.loads(side.spec_json).get("imported"):
+            raise ComparisonError(
+                f"Run {side.run_id} is {side.state}: its imported file is partial. hint: import a complete result."
+            )
     if new.state not in ENDED_WELL:
         hint = "wait until it finishes" if new.state == "running" else "resume it, or judge another run"
         raise ComparisonError(f"Run {new.run_id} is {new.state}, not completed. hint: {hint}.")

@@ -19,6 +19,7 @@ Nightly runs are few, noisy, autocorrelated, and contain outliers. So:
 benchmarks/statistics_levels.py measures error rates and power.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -47,9 +48,9 @@ MOST_OBVIOUS = 2
 LEAST_SIZE = 2.5
 """Smallest shift, in standard deviations of nights around their levels."""
 LAGS = 5
-MOST_DEPENDENT = 0.5
-"""Mean correlation of nights up to LAGS apart, × sqrt(nights), above which no shift can be told from a drift. For five
-independent metrics it is 2.5 standard errors."""
+MOST_DEPENDENT = 2.5
+"""Mean correlation of nights up to LAGS apart, in standard errors of independent nights and metrics, above which no
+shift can be told from a drift."""
 
 Values = Any
 """A NumPy array."""
@@ -128,7 +129,7 @@ def is_tellable(metrics: Sequence[Sequence[float]]) -> bool:
         power = float(np.sum(rest**2))
         mean = float(np.mean(products)) / power if power else 0.0
         found.append((mean + levels / len(values)) * len(values) ** 0.5)
-    return not found or float(np.mean(found)) <= MOST_DEPENDENT
+    return not found or float(np.mean(found)) <= MOST_DEPENDENT / math.sqrt(LAGS * len(found))
 
 
 def score_series(series: Values) -> Values:

@@ -58,7 +58,17 @@ _SIDE = """
         benchmark_id,
         (select coalesce(list(scorer order by ordinal, scorer), []) from scorers where run_id = $1) as scorers,
         (select arg_min(arguments_json, ordinal) from scorers where run_id = $1) ->> '$.tasks' as tasks_json,
-        (select any_value(value) from metric_values where run_id = $1 and metric = 'error_share') as error_share,
+        (
+            select
+                -- A file of totals states counts alone.
+                coalesce(
+                    max(value) filter (metric = 'error_share'),
+                    max(value) filter (metric = 'error_requests')
+                        / nullif(sum(value) filter (metric in ('error_requests', 'ok_requests')), 0)
+                )
+            from metric_values
+            where run_id = $1
+        ) as error_share,
         (select any_value(value) from metric_values where run_id = $1 and metric = 'truncated_share')
             as truncated_share,
         (select any_value(value) from metric_values where run_id = $1 and metric = 'draft_acceptance')

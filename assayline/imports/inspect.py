@@ -22,6 +22,7 @@ from assayline.imports.rows import (
     read_json,
     read_number,
     read_time,
+    say_missing,
     score,
 )
 from assayline.imports.totals import SHARE, make_score
@@ -44,7 +45,8 @@ def read_log(path: Path) -> Iterator[Imported]:
         raise ValueError(f"{path.name} is not a finished log of Inspect")
     about, stats, results = header["eval"], header.get("stats") or {}, header.get("results") or {}
     samples_wanted = results.get("total_samples") or _count_asked(about)
-    status = header.get("status", "success")
+    status, completed = header.get("status", "success"), results.get("completed_samples")
+    ended = "" if status == "success" else f"its status is {status}"
     is_text, version = path.suffix == ".json", about.get("packages", {}).get("inspect_ai")
     samples = iter(header.get("samples") or ()) if is_text else _read_members(path, "samples/")
     has_rows = bool(header.get("samples")) if is_text else _has_samples(path)
@@ -58,11 +60,12 @@ def read_log(path: Path) -> Iterator[Imported]:
         files=[path],
         rows=_read_rows(samples, scorers, version) if has_rows else (),
         totals=list(_read_scores(results)),
-        ended="" if status == "success" else f"its status is {status}",
+        ended=ended or ("" if has_rows else say_missing(completed, samples_wanted, "sample")),
         started_s=read_time(stats.get("started_at") or about["created"]),
         finished_s=read_time(stats.get("completed_at") or None),
         counts={"requests": samples_wanted},
-        settings={"task_version": about.get("task_version"), "task_args": about.get("task_args"), **generation},
+        settings={name: about.get(name) for name in ("task_version", "task_args")}
+        | {"samples": samples_wanted, **generation},
         scorers=scorers,
     )
 

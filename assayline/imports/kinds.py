@@ -23,7 +23,8 @@ MARKS: dict[str, tuple[tuple[str, ...], ...]] = {
     "openai-batch": (("custom_id",),),
 }
 """Keys of a document, or of the first one in a list, by kind."""
-SUFFIXES = (".json", ".jsonl", ".eval", ".csv")
+SUFFIXES = (".json", ".jsonl", ".eval", ".csv", ".gz")
+GZIP = b"\x1f\x8b"
 SWEEP = "summary.json"
 """File of a sweep that repeats its `run=N.json`."""
 
@@ -37,9 +38,9 @@ def find_files(paths: list[Path], kind: str | None, say: Callable[[str], object]
     others = list[Path]()
     for path in paths:
         found = 0
-        for file in _list_files(path):
+        for file in list_files(path):
             is_named = not path.is_dir()
-            named = kind if kind and is_named else find_kind(file)
+            named = kind if kind and is_named else None if file.suffix == ".gz" and not is_named else find_kind(file)
             if named == "openai-batch" and kind in (None, named):
                 batches.setdefault(Path() if is_named else file.parent, []).append(file)
             elif named is not None and kind in (None, named):
@@ -61,18 +62,26 @@ def find_files(paths: list[Path], kind: str | None, say: Callable[[str], object]
 
 def find_kind(path: Path) -> str | None:
     """Return the kind of a file by its content; None for another file, and for samples next to a document."""
-    if path.suffix == ".eval":
-        return "inspect"
+    if not path.stat().st_size:
+        raise PromptError(
+            f"{path} is empty. Nothing of files after it was stored. hint: delete it, or pass the complete file."
+        )
     try:
         with path.open("rb") as file:
+            if file.read(2) == GZIP:
+                raise ValueError("it is compressed. hint: decompress it, as with gunzip")
+            file.seek(0)
+            if path.suffix == ".eval":
+                return "inspect"
             if path.suffix == ".csv":
                 keys: Any = file.readline().decode("utf-8-sig").strip().replace('"', "").split(",")
             else:
                 keys = json.loads(file.readline() if path.suffix == ".jsonl" else file.read())
     except (ValueError, RecursionError) as error:
+        what, _, hint = str(error).partition(". hint: ")
         raise PromptError(
-            f"{path} cannot be imported, as it cannot be read: {error}. Nothing of it, or of files after it, was "
-            "stored. hint: pass complete files."
+            f"{path} cannot be imported, as it cannot be read: {what}. Nothing of it, or of files after it, was "
+            f"stored. hint: {hint or 'pass complete files'}."
         ) from None
     first = keys[0] if keys and isinstance(keys, list) and isinstance(keys[0], dict) else keys
     if not isinstance(first, dict | list):
@@ -82,7 +91,7 @@ def find_kind(path: Path) -> str | None:
     )
 
 
-def _list_files(path: Path) -> list[Path]:
+def list_files(path: Path) -> list[Path]:
     """List a file, or the files below a folder, without a summary that repeats its runs."""
     if not path.is_dir():
         return [path]

@@ -29,6 +29,7 @@ from assayline.imports.totals import SHARE, make_score
 from assayline.prompts.targets import write_target
 from assayline.records import Prompt
 from assayline.store.score_files import HarnessScore
+from assayline.words import count
 
 TOOL = "lm-eval"
 OWN = "assayline"
@@ -43,6 +44,11 @@ def read_results(path: Path) -> Iterator[Imported]:
     scorers: dict[str, dict[str, Any]] = {}
     counted = {task: (sizes or {}).get("effective") for task, sizes in data.get("n-samples", {}).items()}
     sizes: list[Any] = [counted.get(task) for task in data["configs"]]
+    limited = [
+        f"{task}: {size['effective']:,} of {count(size['original'], 'document')} were asked, by --limit."
+        for task, size in data.get("n-samples", {}).items()
+        if size and (size.get("effective") or 0) < (size.get("original") or 0)
+    ]
     yield Imported(
         tool=TOOL,
         version=data.get("lm_eval_version"),
@@ -54,8 +60,14 @@ def read_results(path: Path) -> Iterator[Imported]:
         started_s=started_s,
         finished_s=None if started_s is None or seconds is None else started_s + seconds,
         settings={
-            name: {task: data.get(name, {}).get(task) for task in data["configs"]} for name in ("n-shot", "versions")
+            name: {task: found.get(task) for task in data["configs"]}
+            for name, found in (
+                ("n-shot", data.get("n-shot", {})),
+                ("versions", data.get("versions", {})),
+                ("documents", counted),
+            )
         },
+        notes=limited,
         scorers=scorers,
         counts={"prompts": None if None in sizes else sum(sizes)},
     )

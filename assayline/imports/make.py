@@ -58,7 +58,14 @@ from assayline.store.thread import DatabaseThread
 ASIDE = ".import-"
 ROWS_PER_PART = 20_000
 DIGEST_DIGITS = 12
-FIGURES = ("accuracy", "output_tokens_per_s", "total_tokens_per_s", "requests_per_s", "ttft_p50_s")
+FIGURES = (
+    "accuracy",
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+    "requests_per_s",
+    "ttft_p50_s",
+    "batch_latency_p50_s",
+)
 READERS: dict[str, Callable[[Path], Iterator[Imported]]] = {
     "lm-eval": read_results,
     "vllm-bench": read_benchmark,
@@ -145,7 +152,11 @@ def reading(name: str, kind: str) -> Iterator[None]:
     except AssaylineError:
         raise
     except Exception as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+        reason = (
+            f"no {error}; is it of another version"
+            if isinstance(error, KeyError)
+            else str(error) or type(error).__name__
+        )
         what, _, hint = reason.partition(" hint: ")
         raise PromptError(
             f"{name} cannot be imported as {kind}: {what.rstrip('.')}. Nothing of this run, or of files after it, was "

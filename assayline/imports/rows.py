@@ -101,6 +101,13 @@ class Imported:
             raise ValueError("it has neither requests nor numbers")
 
 
+def say_missing(has: int | None, wanted: int | None, name: str) -> str:
+    """Return how many of the wanted ones there are; empty if all, or if a count is unknown."""
+    if has is None or wanted is None or has >= wanted:
+        return ""
+    return f"{has:,} of {count(wanted, name)} {'is' if has == 1 else 'are'} in the file"
+
+
 def check_rows(imported: Imported) -> Rows:
     """Yield each row of a file once, with None for NaN; repeated rows are counted in `imported.notes`.
 
@@ -132,7 +139,7 @@ def check_rows(imported: Imported) -> Rows:
     for what, wanted in imported.counts.items():
         has = found[name := what.removesuffix("s")]
         if what in WHOLES and wanted is not None and has < wanted != has + repeated[name]:
-            imported.ended = f"{has:,} of {count(wanted, name)} {'is' if has == 1 else 'are'} in the file"
+            imported.ended = say_missing(has, wanted, name)
         is_part = imported.ended and wanted is not None and has < wanted
         if wanted not in (None, has, has + repeated[name]) and not is_part:
             raise ValueError(

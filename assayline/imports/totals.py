@@ -4,6 +4,8 @@ A latency in milliseconds becomes seconds; nothing else is computed, and no numb
 """
 
 import csv
+import io
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -183,13 +185,19 @@ UNITS = {field.metric: (field.unit, field.higher_is_better) for fields in FIELDS
 UNITS["accuracy"] = SHARE, True
 
 
+def parse_table(text: str) -> list[Any]:
+    """Return the rows of a CSV with names of columns, of a JSON list, or of JSON lines."""
+    match text.lstrip()[:1]:
+        case "[":
+            return list(json.loads(text))
+        case "{":
+            return [json.loads(line) for line in text.splitlines() if line.strip()]
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
 def read_values(path: Path) -> Iterator[Imported]:
     """Yield a run per date and model of a table with date, name and value, and perhaps model, unit and n."""
-    if path.suffix == ".csv":
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows: list[dict[str, Any]] = list(csv.DictReader(file))
-    else:
-        rows = read_json(path)
+    rows: list[dict[str, Any]] = parse_table(path.read_text(encoding="utf-8-sig"))
     nights: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         nights.setdefault((str(row["date"]), row.get("model") or ""), []).append(row)

@@ -1,18 +1,22 @@
 """Numbers that a file states, computed again from its own rows.
 
-Scores, counts, tokens and latencies are recomputed; rates of vLLM's results too, by the duration that they state.
+Scores, counts, tokens and latencies are recomputed; rates of vLLM's results too, by the duration that they state. Of
+tables that assayline exported, `metric_value.parquet` and `run.parquet` are, from the rows of requests and scores.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from assayline.errors import PromptError
-from assayline.imports.kinds import find_files
+from assayline.imports.kinds import find_files, list_files
 from assayline.imports.make import read_files, reading
 from assayline.imports.rows import Imported, Total, check_rows
 from assayline.records import Completion
@@ -30,6 +34,11 @@ AMOUNTS = {
     "output_tokens_per_s": ("output_tokens",),
     "total_tokens_per_s": ("prompt_tokens", "output_tokens"),
 }
+STATED = "metric_value.parquet"
+LATENCIES = ("ttft_s", "queue_s", "prefill_s", "decode_s", "tpot_s", "e2e_s")
+COLUMNS = ("mean", "total", "p50", "p95")
+"""Statistics that `run.parquet` has."""
+Row = dict[str, Any]
 PLAIN = "vllm-bench"
 """Tool whose rates are totals over its duration, and whose percentiles are NumPy's; others have their own ones."""
 
@@ -54,17 +63,103 @@ def verify_files(paths: list[Path], say: Callable[[str], object] = lambda senten
     for path in paths:
         if not path.exists():
             raise PromptError(f"{path} does not exist. hint: pass an export, or a result with its samples or requests.")
-    for kind, files in find_files(paths, None, say):
+    others = list[Path]()
+    for path in paths:
+        folders = [path.parent] if path.name == STATED else sorted(file.parent for file in path.rglob(STATED))
+        for folder in folders:
+            yield from _verify_tables(folder)
+        if not folders or (path.is_dir() and list_files(path)):
+            others.append(path)
+    for kind, files in find_files(others, None, say):
         for imported in read_files(kind, files):
             with reading(str(imported.files[0]), kind):
                 part = f", part {imported.part}" if imported.part else ""
-                yield _verify(f"{imported.files[0].name}{part}", imported)
+                recompute = _read_rows(imported) if imported.has_rows else lambda total: None
+                found = ((total, recompute(total)) for total in imported.totals)
+                yield _verify(f"{imported.files[0].name}{part}", found)
 
 
-def _verify(name: str, imported: Imported) -> Verified:
-    verified, recompute = Verified(name), _read_rows(imported) if imported.has_rows else lambda total: None
-    for total in imported.totals:
-        value = recompute(total)
+def _verify_tables(folder: Path) -> Iterator[Verified]:
+    """Yield each run of exported tables: its rows of `metric_value.parquet`, and the same metrics in `run.parquet`."""
+    try:
+        stated, runs, *rows = (
+            pq.read_table(folder / f"{name}.parquet") for name in ("metric_value", "run", "request", "score")
+        )
+        for run in runs.to_pylist():
+            mine, *found = (
+                table.filter(pc.equal(table["run_id"], run["run_id"])).to_pylist() for table in (stated, *rows)
+            )
+            totals = [
+                Total(row["metric"], row["statistic"], row["value"], row["unit"] or "", row["n"], row["detail"])
+                for row in mine
+                if row["value"] is not None
+            ]
+            recompute = _read_tables(*found, totals)
+            pairs = [(total, recompute(total)) for total in totals]
+            for total, value in list(pairs):
+                middle = f"_{total.statistic}" if total.statistic.startswith("p") else ""
+                column = f"{total.metric.removesuffix('_s')}{middle}_s" if middle else total.metric
+                shown = run.get(column) if total.detail in (None, run["scorer"]) else None
+                if shown is not None and total.statistic in COLUMNS:
+                    same = total._replace(value=float(shown), metric=f"run.parquet: {column}")
+                    pairs.append((same, total.value if value is None else value))
+            yield _verify(run["run_id"], pairs)
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise PromptError(f"{folder} has no tables of an export: {error}. hint: export them again.") from None
+
+
+def _read_tables(requests: list[Row], scores: list[Row], totals: list[Total]) -> Callable[[Total], float | None]:
+    """Return the function that recomputes a number from rows of `request` and `score`, or returns None."""
+    ok = [row for row in requests if row["status"] == "ok"]
+    errors = sum(row["status"] == "error" for row in requests)
+    cut = [row["truncated"] for row in ok if row["truncated"] is not None]
+    measured = [row for row in ok if row["phase"] == "measured"]
+    seconds = next((one.value for one in totals if one.metric == "measured_s"), None)
+    counts = {
+        "ok_requests": len(ok),
+        "error_requests": errors,
+        "answered_requests": len(ok) + errors,
+        "unsent_requests": sum(row["status"] == "unsent" for row in requests),
+        "measured_requests": sum(row["phase"] == "measured" for row in requests),
+        "prompts": len({row["prompt_id"] for row in requests}),
+        "error_share": errors / (len(ok) + errors) if ok or errors else None,
+        "truncated_requests": sum(cut),
+        "truncated_share": sum(cut) / len(cut) if cut else None,
+        **{name: sum(row[name] or 0 for row in ok) for name in ("prompt_tokens", "output_tokens", "cached_tokens")},
+    }
+    means: dict[str, dict[Any, list[float]]] = {}
+    for row in scores:
+        means.setdefault(row["scorer"], {}).setdefault((row["prompt_id"], row["occurrence"]), []).append(row["value"])
+    finished = [row for row in requests if row["is_finished"]]
+
+    def recompute(total: Total) -> float | None:
+        metric, statistic = total.metric, total.statistic
+        if metric in AMOUNTS and statistic == "mean" and seconds and finished:
+            return (
+                sum(1 if name == "ok_requests" else row[name] or 0 for name in AMOUNTS[metric] for row in finished)
+                / seconds
+            )
+        if total.detail is None and statistic in ("total", "mean") and metric in counts:
+            return counts[metric]
+        if found := means.get(total.detail or ""):
+            samples = [value for values in found.values() for value in values]
+            by_scorer = {
+                ("accuracy", "mean"): float(np.mean([np.mean(values) for values in found.values()])),
+                ("score_sum", "total"): sum(samples),
+                ("right_samples", "total"): samples.count(1.0),
+                ("scored_prompts", "total"): len({prompt_id for prompt_id, _ in found}),
+            }
+            return by_scorer.get((metric, statistic))
+        values = [row[metric] for row in measured if row.get(metric) is not None] if metric in LATENCIES else []
+        return _summarize(values, statistic) if values else None
+
+    return recompute
+
+
+def _verify(name: str, pairs: Iterable[tuple[Total, float | None]]) -> Verified:
+    """Compare stated numbers with those of the rows."""
+    verified = Verified(name)
+    for total, value in pairs:
         if value is None:
             verified.unknown.append(total)
         elif math.isclose(value, total.value, rel_tol=RELATIVE, abs_tol=ABSOLUTE):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from assayline.digests import digest_json
-from assayline.imports.rows import Imported, RowMaker, Rows, describe_load, read_json, read_time
+from assayline.imports.rows import Imported, RowMaker, Rows, describe_load, read_json, read_time, say_missing
 from assayline.imports.totals import name_others, read_totals
 
 TOOL = "vllm-bench"
@@ -35,6 +35,7 @@ def _read_run(path: Path, data: dict[str, Any]) -> Imported:
     rate, seats = data.get("request_rate"), data.get("max_concurrency")
     pace = f"concurrency {seats}" if rate == "inf" and seats else f"rate {rate}"
     command = next((word for name, word in ELSE.items() if name in data), pace)
+    is_counted = has_rows or data.get("failed") is not None  # old versions leave failed requests out
     return Imported(
         tool=TOOL,
         version=data.get("vllm_version"),
@@ -44,6 +45,7 @@ def _read_run(path: Path, data: dict[str, Any]) -> Imported:
         rows=_read_rows(data) if has_rows else (),
         totals=[*totals, *numbers],
         content=None if has_rows else data,
+        ended="" if is_counted else say_missing(data.get("completed"), data.get("num_prompts"), "request"),
         started_s=None if when is None else read_time(when - (seconds or 0)),  # the date is that of the end
         finished_s=when,
         counts={name: data.get(name) for name in ("completed", "failed")},

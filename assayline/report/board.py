@@ -6,24 +6,23 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import takewhile
 
-from assayline.comparison.board import Pair, rank_board, rank_judged_runs
+from assayline.comparison.board import NO_SCORES, Pair, rank_board, rank_judged_runs
 from assayline.comparison.queries import choose_pairing, read_overlaps, say_pairing
 from assayline.report.compared import tabulate_comparisons
 from assayline.report.document import Column, Document, Figure, Section, Table, make_section, tabulate
-from assayline.report.measures import chart_shares, measured, spread, valued
+from assayline.report.measures import chart_shares, measured, show_of, spread, valued
 from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_changes
 from assayline.store.database import Connection, Row, read_rows
 from assayline.words import (
     DASH,
     count,
+    name_metric,
     show_name,
     show_note,
     show_number,
     show_points,
     show_range,
-    show_rate,
-    show_seconds,
     show_share,
     show_value,
 )
@@ -73,6 +72,17 @@ class BoardRows:
     suffix: str = ""
     """Suffix shared by all model names, such as ", dtype float32", which is removed from each."""
     judged: Sequence[JudgedPairs] = ()
+
+    @cached_property
+    def scored(self) -> list[Task]:
+        """Tasks in which a run has a scorer."""
+        return [task for task in self.tasks if any(cell["scorer"] for cell in task.cells)]
+
+    @cached_property
+    def speeds(self) -> dict[str, list[Row]]:
+        """Cells of complete runs with speed alone, by task."""
+        found = {task.name: [cell for cell in task.cells if _has_speed_alone(cell)] for task in self.tasks}
+        return {task: cells for task, cells in found.items() if cells}
 
     @property
     def models(self) -> list[str]:
@@ -135,20 +145,20 @@ def find_suffix(models: set[str]) -> str:
 
 def _read_speeds(connection: Connection, run_ids: list[str]) -> dict[str, Row]:
     """Read speed, cost and device of each run."""
-    query = """
+    speeds = ", ".join(f"max(value) filter (metric = '{metric}') as {metric}" for metric in SPEEDS)
+    query = f"""
         select
             run_id,
             any_value(device_name) as device_name,
             any_value(obstacle) as speed_obstacle,
-            max(value) filter (metric = 'output_tokens_per_s') as output_tokens_per_s,
-            max(value) filter (metric = 'ttft_p50_s') as ttft_p50_s,
+            {speeds},
             max(value) filter (metric = 'cost_per_right_answer') as cost_per_right_answer,
             max(split_part(unit, '/', 1)) filter (metric = 'cost_per_right_answer') as unit
         from run_conditions
         left join run_metric using (run_id)
         where list_contains(?::varchar[], run_id)
         group by run_id
-    """
+    """  # noqa: S608
     return {row["run_id"]: row for row in read_rows(connection, query, run_ids)}
 
 
@@ -184,12 +194,15 @@ FOLDED_FROM = 10
 """Minimum number of pairs for their table to be folded."""
 APART = ("better", "worse")
 """Verdicts on pairs that the data tell apart."""
+SPEEDS = ("output_tokens_per_s", "ttft_p50_s", "total_tokens_per_s", "batch_latency_p50_s")
+"""Metrics of runs with speed alone; the first two that a load has are its columns."""
 
 
 def write_headline(rows: BoardRows) -> list[str]:
     """Return a sentence per task with several models, then the tasks and the scores that are not compared."""
-    told = [task for task in rows.tasks if len(task.compared) > 1] or rows.tasks[:1]
-    more, alone = len(told) - MOST_TASKS, len(rows.tasks) - len(told)
+    tasks = rows.scored or rows.tasks[:1]
+    told = [task for task in tasks if len(task.compared) > 1] or tasks[:1]
+    more, alone = len(told) - MOST_TASKS, len(tasks) - len(told)
     left = [(task, cell) for task in rows.tasks for cell in task.cells if cell["obstacle"] and cell["mean"] is not None]
     named = [f"{cell['model']} on {task.name}, {cell['note']}" for task, cell in left[:3]] + ["…"] * (len(left) > 3)
     return [
@@ -255,6 +268,10 @@ def name_model(row: Row) -> str:
     return str(row["model"] or row["run_id"])
 
 
+def _has_speed_alone(cell: Row) -> bool:
+    return cell["scorer"] is None and cell["obstacle"] == NO_SCORES
+
+
 def show_rank(cell: Row) -> str:
     """Format a rank as an interval: models that the data cannot separate share it."""
     best, worst = cell["best_rank"], cell["worst_rank"]
@@ -264,7 +281,7 @@ def show_rank(cell: Row) -> str:
 
 
 def _say_note(cell: Row) -> str:
-    notes = [f"not compared: {cell['note']}"] if cell["note"] else []
+    notes = [f"not compared: {cell['note']}"] if cell["note"] and not _has_speed_alone(cell) else []
     notes += [f"{count(cell['error_requests'], 'error')} scored as 0"] if cell["error_requests"] else []
     notes += [f"speed: {cell['speed_obstacle']}"] if cell["speed_obstacle"] and not cell["note"] else []
     return "; ".join(notes)
@@ -275,7 +292,7 @@ MODEL = Column("model", name_model, show_name)
 CELLS = (
     *spread("score", "mean"),
     Column("prompts", "prompts", show_value),
-    *measured("output_tokens_per_s", "ttft_p50_s"),
+    *measured(*SPEEDS[:2]),
     valued("cost per correct answer", "cost_per_right_answer"),
     Column("device", "device_name"),
     RUN,
@@ -311,19 +328,20 @@ HOW_JUDGED = (
 
 def compose_board(rows: BoardRows) -> Document:
     """Build the leaderboard document: the models × tasks, the tasks with several models, and all runs."""
-    is_one, pairs = len(rows.tasks) == 1, len(rows.pairs)
+    is_one, pairs = len(rows.tasks) == 1 and not rows.speeds, len(rows.pairs)
     winners = [task for task in rows.tasks if any(cell["is_winner"] for cell in task.cells)]
     apart = sum(pair.verdict in APART for pair in rows.pairs)
     told = "The pair on this page is" if pairs == 1 else f"The {count(pairs, 'pair')} on this page are"
     return Document.of(
         "Leaderboard",
-        f"{count(len(rows.models), 'model')}{rows.suffix}, {count(len(rows.tasks), 'task')}"
+        f"{count(len(rows.models), 'model')}{rows.suffix}, {count(len(rows.scored), 'task')}"
+        + (f", {count(len(rows.speeds), 'load')} with speed alone" if rows.speeds else "")
         + (f": {', '.join(rows.names)}" if rows.names else ""),
         "leaderboard",
         write_headline(rows),
         [
             Figure("Models", f"{len(rows.models)}"),
-            Figure("Tasks with a winner", f"{len(winners)} of {len(rows.tasks)}"),
+            Figure("Tasks with a winner", f"{len(winners)} of {len(rows.scored)}"),
             Figure("Significant pairs", f"{apart} of {pairs}", "Holm-adjusted over all pairs"),
         ],
         [
@@ -341,23 +359,32 @@ def compose_board(rows: BoardRows) -> Document:
 
 
 def tabulate_board(rows: BoardRows) -> Table:
-    """Tabulate models × tasks: score, interval and rank; speed where a run has no score."""
-    cells = {(task.name, cell["model"]): cell for task in rows.tasks for cell in task.cells}
+    """Tabulate models × tasks, with score, interval and rank, and the loads of runs with speed alone."""
+    cells = {(task.name, cell["model"]): cell for task in rows.scored for cell in task.cells if cell["scorer"]}
 
     def show(task: Task, model: str) -> str:
         cell = cells.get((task.name, model))
         if cell is None:
             return DASH
-        if cell["mean"] is None:
-            rate = show_rate(cell["output_tokens_per_s"], "tokens")
-            return f"{rate}, TTFT p50 {show_seconds(cell['ttft_p50_s'])}"
         ends = show_range(show_share(cell["mean_low"]), show_share(cell["mean_high"]))
         rank = show_rank(cell)
         place = "not compared" if cell["obstacle"] else "" if rank == DASH else f"rank {rank}"
         return ", ".join(filter(None, [f"{show_share(cell['mean'])}{f' ({ends})' if ends else ''}", place]))
 
-    columns = (Column(task.name, partial(show, task), show_number) for task in rows.tasks)
-    return tabulate("Score with 95% interval, and rank", [Column("model", str, show_name), *columns], rows.models)
+    columns = [Column(task.name, partial(show, task), show_number) for task in rows.scored]
+    for load, found in rows.speeds.items():
+        of_model = {cell["model"]: cell for cell in found}
+        known = [metric for metric in SPEEDS if any(cell[metric] is not None for cell in found)]
+        columns += [
+            Column(f"{load}: {name_metric(metric)}", partial(_read_speed, of_model, metric), show_of(metric))
+            for metric in known[:2]
+        ]
+    caption = "Score with 95% interval, and rank" + "; speed of each load" * bool(rows.speeds)
+    return tabulate(caption, [Column("model", str, show_name), *columns], rows.models)
+
+
+def _read_speed(cells: dict[str, Row], metric: str, model: str) -> float | None:
+    return cells[model][metric] if model in cells else None
 
 
 def tabulate_runs(rows: BoardRows) -> Table:

@@ -67,7 +67,7 @@ def _choose_next(runs: "list[Manifest]") -> str:
     runs.sort(key=lambda run: run.clock.started_wall_s)
     newest = runs[-1]
     oldest = next(run for run in runs if run.name == newest.name)
-    if oldest is newest:
+    if oldest.run_id == newest.run_id:
         return f"assayline {'report' if newest.purpose == 'totals' else 'view'} {newest.run_id}"
     return f"assayline compare {newest.run_id} {oldest.run_id}"
 

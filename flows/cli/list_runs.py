@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.words import parse_age, plain_console, print_text
+from assayline.flows.cli.words import name_run_state, parse_age, plain_console, print_text
 from assayline.report.document import Column
 from assayline.words import nearest, show_bytes, show_share, show_value
 
@@ -97,7 +97,6 @@ def list_runs(
     """Return the newest of the runs asked for as plain values. Raises SpecError for a name that no run has."""
     from assayline.errors import SpecError, StoreError
     from assayline.store.database import connect, read_rows
-    from assayline.store.locks import is_worked_on
     from assayline.store.manifest import list_manifests
 
     runs_dir = settings.data_dir / "runs"
@@ -115,7 +114,7 @@ def list_runs(
             "model": run.model,
             "prompt_set": run.prompt_set,
             "purpose": run.purpose,
-            "state": "interrupted" if run.state == "running" and not is_worked_on(runs_dir / run.run_id) else run.state,
+            "state": name_run_state(run, runs_dir),
             "tags": run.tags,
             "note": run.note,
             "started_at": datetime.fromtimestamp(run.clock.started_wall_s, UTC).isoformat(timespec="seconds"),

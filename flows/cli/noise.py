@@ -6,8 +6,6 @@
 It needs neither a spec nor an engine.
 """
 
-import csv
-import json
 import math
 import sys
 from pathlib import Path
@@ -17,11 +15,13 @@ from assayline.flows.cli.options import make_parser
 from assayline.words import count, show_share, show_value
 
 if TYPE_CHECKING:
+    from assayline.comparison.levels import Shift
+    from assayline.stats.clusters import Floats
     from assayline.stats.limits import Estimate
 
-EPILOG = """Values are those of one test, in the order of its builds: a number per line, a column of a CSV, a list in
-JSON, or runs of a history, imported or own. If their level shifted, those after the last shift count
-(docs/guides/ci.md).
+EPILOG = """Values are those of one test, in the order of its builds: a number per line, a column of a CSV or JSON, a
+table with date, name and value as for `assayline import`, or runs of a history, imported or own. If their level
+shifted, those after the last shift count (docs/guides/ci.md).
 
   assayline noise --values nights.csv --column score --limit 0.85 --prompts 200
   assayline noise --history gsm8k --metric output_tokens_per_s --limit 5100 --max-false-alarms 0.01
@@ -32,7 +32,9 @@ PARSER = make_parser("noise", EPILOG)
 PARSER.add_argument("--values", metavar="FILE", help="CSV, JSON or a number per line; - reads the standard input")
 PARSER.add_argument("--column", metavar="NAME", help="column of the values (default: value, or the only one)")
 PARSER.add_argument("--history", metavar="NAME", help="runs of a history: name, run id or config_id")
-PARSER.add_argument("--metric", metavar="METRIC", default="accuracy", help="of --history (default: accuracy)")
+PARSER.add_argument(
+    "--metric", metavar="METRIC", help="metric of --history (default: accuracy), or name in a table of several"
+)
 PARSER.add_argument(
     "--limit", type=float, metavar="X", help="value beyond which a build fails (default: a limit found)"
 )
@@ -42,6 +44,8 @@ PARSER.add_argument(
     "--max-false-alarms", type=float, metavar="SHARE", help="wanted share of unchanged builds that fail (default: 0.05)"
 )
 DEFAULT_RATE = 0.05
+TELLABLE_VALUES = 16
+"""Number of values among which a level shift of six standard deviations is found nine times in ten."""
 
 
 def run(arguments: list[str]) -> int:
@@ -53,26 +57,27 @@ def run(arguments: list[str]) -> int:
     if not 0 < rate < 0.5:
         PARSER.error(f"--max-false-alarms {rate:g}: expected a share above 0 and below 0.5, such as 0.05")
 
-    import numpy as np
-
-    from assayline.comparison.levels import find_shifts, is_tellable
     from assayline.errors import SpecError
     from assayline.stats import limits
 
     is_lower_better = known.lower_is_better
     if known.values is not None:
-        found = _read_values(known.values, known.column)
+        found = _read_values(known.values, known.column, known.metric)
     else:
-        found, is_lower_better = _read_history(known.history, known.metric)
+        found, is_lower_better = _read_history(known.history, known.metric or "accuracy")
     sign = -1.0 if is_lower_better else 1.0
-    shifts = find_shifts(found) if is_tellable([found]) else []
-    values = sign * np.array(found[shifts[-1].index if shifts else 0 :])
+    level, shift = take_level(found)
+    values = sign * level
     if len(values) < limits.FEWEST_VALUES:
         raise SpecError(f"There are {len(values)} values of this level, and five are needed. hint: pass more builds.")
-    if shifts:
+    if shift:
         print(
-            f"The last {len(values)} of {len(found)} values are another level: {show_value(shifts[-1].before)} → "
-            f"{show_value(shifts[-1].after)}. Only they count."
+            f"The last {len(values)} of {len(found)} values are another level: {show_value(shift.before)} → "
+            f"{show_value(shift.after)}. Only they count."
+        )
+    elif len(values) < TELLABLE_VALUES:
+        print(
+            f"Among {len(values)} values, a large shift of their level may not be found: check that it did not shift."
         )
     if correlation := limits.find_correlation(values):
         print(f"Neighbors depend on each other (correlation {correlation:.2g}), which widens the intervals.")
@@ -80,6 +85,9 @@ def run(arguments: list[str]) -> int:
     limit = best if known.limit is None else sign * known.limit
     alarms = limits.find_false_alarms(values, limit)
     print(f"At {show_value(sign * limit)}, an unchanged build fails in {_show(alarms)}, by these {len(values)} values.")
+    if known.limit is not None and (ties := int((values == limit).sum())):
+        strict = limits.find_false_alarms(values, math.nextafter(limit, math.inf))
+        print(f"{count(ties, 'value')} equal to it passed; if such builds fail too: {_show(strict)}.")
     if known.limit is not None:
         other = sign * _round(sign * best, values.std(), sign)
         by_t = rate * (len(values) + 1) < 1
@@ -87,6 +95,16 @@ def run(arguments: list[str]) -> int:
         print(f"A limit of {show_value(sign * other)} fails in {found_rate}.")
     _print_needs(values, sign, limit, rate, known.prompts)
     return int(known.max_false_alarms is not None and alarms.low > rate)
+
+
+def take_level(values: list[float]) -> "tuple[Floats, Shift | None]":
+    """Return the values after the last level shift, and the shift, if any."""
+    import numpy as np
+
+    from assayline.comparison.levels import find_shifts, is_tellable
+
+    *_, shift = None, *(find_shifts(values) if is_tellable([values]) else [])
+    return np.array(values[shift.index if shift else 0 :]), shift
 
 
 def _print_needs(values: Any, sign: float, limit: float, rate: float, prompts: int | None) -> None:
@@ -130,22 +148,20 @@ def _round(limit: float, spread: float, sign: float) -> float:
     return float(f"{sign * math.floor(sign * limit / step + 1e-9) * step:.6g}")
 
 
-def _read_values(name: str, column: str | None) -> list[float]:
+def _read_values(name: str, column: str | None, metric: str | None) -> list[float]:
     """Read the numbers of a file or the standard input. Raises SpecError."""
     from assayline.errors import SpecError
+    from assayline.imports.totals import parse_table
 
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise SpecError(f"{name} cannot be read: {error}. hint: pass a text file.") from None
     try:
-        if text.lstrip().startswith("["):
-            rows = json.loads(text)
-        else:
-            lines = [line for line in text.splitlines() if line.strip()]
-            is_plain = all(_is_number(line) for line in lines)
-            rows = lines if is_plain else list(csv.DictReader(lines))
+        lines = text.split()
+        rows = lines if all(map(_is_number, lines)) else parse_table(text)
         if rows and isinstance(rows[0], dict):
+            rows = _choose_rows(rows, metric)
             column = column or _choose_column(rows)
             rows = [row[column] for row in rows if row[column] not in (None, "")]
         values = [float(row) for row in rows]
@@ -155,6 +171,19 @@ def _read_values(name: str, column: str | None) -> list[float]:
     if not all(map(math.isfinite, values)):
         raise SpecError(f"{name} has a value that is not finite. hint: leave out builds without a value.")
     return values
+
+
+def _choose_rows(rows: list[dict[str, Any]], metric: str | None) -> list[dict[str, Any]]:
+    """Return the rows of one name of a table with `name` and `value`. Raises SpecError for several or unknown ones."""
+    from assayline.errors import SpecError
+
+    names = list(dict.fromkeys(str(row.get("name")) for row in rows)) if {"name", "value"} <= rows[0].keys() else []
+    if len(names) < 2 and metric in (None, *names):
+        return rows
+    if metric not in names:
+        known = ", ".join(names[:5]) or "missing"
+        raise SpecError(f"The names of values are {known}, and one is judged. hint: pass it as --metric NAME.")
+    return [row for row in rows if row["name"] == metric]
 
 
 def _choose_column(rows: list[dict[str, Any]]) -> str:

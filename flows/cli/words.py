@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assayline.errors import SpecError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from assayline.report.document import Document, Table
     from assayline.settings import Settings
+    from assayline.store.manifest import Manifest
 
 ID_CHARACTERS = 48
 """Width up to which tables keep a name or an id on one line."""
@@ -99,13 +101,31 @@ def print_table(table: "Table", console: "Console") -> None:
 def complete_run_id(given: str, settings: "Settings") -> str:
     """Resolve a run id from its prefix or `last`. Return it unchanged if no folder matches; the command reports that.
 
-    Raises SpecError for an ambiguous prefix.
+    Print which run is the last, and its state unless it ended well. Raises SpecError for an ambiguous prefix.
     """
-    from assayline.store.manifest import LAST, list_manifests, list_run_ids, match_run_id
+    from assayline.store.manifest import ENDED_WELL, LAST, list_manifests, list_run_ids, match_run_id
 
     runs_dir = settings.data_dir / "runs"
-    ids = [run.run_id for run in list_manifests(runs_dir)] if given == LAST else list_run_ids(runs_dir)
-    return match_run_id(given, ids) or given
+    if given != LAST:
+        return match_run_id(given, list_run_ids(runs_dir)) or given
+    found = list_manifests(runs_dir)
+    if not found:
+        return given
+    newest, *others = found
+    words = f"The last run is {newest.run_id}"
+    if newest.state not in ENDED_WELL:
+        ended = next((run.run_id for run in others if run.state in ENDED_WELL), None)
+        before = f", and the last completed one {ended}" if ended else ""
+        words += f", whose state is {name_run_state(newest, runs_dir)}{before}"
+    print(f"{words}.", file=sys.stderr)
+    return newest.run_id
+
+
+def name_run_state(run: "Manifest", runs_dir: Path) -> str:
+    """Return the state of a run; `interrupted` for a killed one."""
+    from assayline.store.locks import is_worked_on
+
+    return "interrupted" if run.state == "running" and not is_worked_on(runs_dir / run.run_id) else run.state
 
 
 def parse_age(text: str) -> int | None:

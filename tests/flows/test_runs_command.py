@@ -100,9 +100,16 @@ def test_the_beginning_of_a_run_id_names_the_run(runs, settings):
         assert exported.code == 0 and done in exported.out, exported.err
 
 
-def test_last_is_the_newest_run(runs):
+def test_last_is_the_newest_run_and_is_named(runs, settings):
+    done, killed = runs
     dry = flow_kit.run_here("evaluate", "--resume", "last", "--dry-run")
-    assert dry.code == 0 and f"This would resume run {runs[1]}: 1 of 4 requests answered" in dry.out, dry.err
+    assert dry.code == 0 and f"This would resume run {killed}: 1 of 4 requests answered" in dry.out, dry.err
+    assert f"The last run is {killed}, whose state is interrupted, and the last completed one {done}." in dry.err
+    lock = lock_run(settings.run_dir(killed))
+    shown = flow_kit.run_here("report", "last")
+    lock.release()
+    assert f"The last run is {killed}, whose state is running, and the last completed one {done}." in shown.err
+
 
 
 def test_tags_and_note_are_in_lists_in_sql_and_in_a_copied_folder(runs, settings, tmp_path, monkeypatch):

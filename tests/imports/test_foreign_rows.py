@@ -62,7 +62,7 @@ def change(kind: str, edit: Edit) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
         data = json.loads((FILES / f"{kind}.json").read_text())
         edit(data)
-        path = folder / f"{kind}.json"
+        path = folder / f"{Path(kind).name}.json"
         path.write_text(json.dumps(data))
         return path
 
@@ -102,7 +102,9 @@ def test_repeated_rows_count_once_and_a_note_counts_them(settings, tmp_path, kin
     counted = "select list((metric, detail, n, value) order by metric, detail) from metric_value"
     one, other = run_kit.query(settings, f"{counted} where {values} group by run_id")
     assert one == other and len(one[0]) > 3
-    assert first.notes == [] and any("repeated" in note and "score" in note for note in outcome.notes)
+    assert not any("repeated" in note for note in first.notes) and any(
+        "repeated" in note and "score" in note for note in outcome.notes
+    )
 
 
 @pytest.mark.parametrize("odd", [math.nan, [1, 2], "no verdict"])
@@ -197,6 +199,21 @@ PARTIAL: dict[str, tuple[str, Callable[[Path], Path], int, str]] = {
         3,
         "2 of 3 requests are in the file",
     ),
+    "header alone": (
+        "inspect",
+        inspect(lambda log: (log.pop("samples"), log.update(results={
+            "total_samples": 2340, "completed_samples": 1,
+            "scores": [{"name": "match", "metrics": {"accuracy": {"value": 1.0}}}],
+        }))),
+        2340,
+        "1 of 2,340 samples is in the file",
+    ),
+    "without failed requests": (
+        "vllm-bench",
+        change("totals/serve", lambda data: (data.pop("failed"), data.update(completed=11))),
+        0,
+        "11 of 12 requests are in the file",
+    ),
     "sampled": (
         "guidellm",
         change("guidellm", lambda data: (
@@ -216,8 +233,9 @@ def test_a_partial_file_is_stored_as_such_and_no_gate_passes_it(settings, tmp_pa
     assert reason in outcome.run.message and reason in outcome.notes[-1]
     rebuild_run(settings.run_dir(outcome.run.run_id), settings.database_path, 5)
     whole = add(settings, "inspect", FILES / "inspect.json").run.run_id
-    with pytest.raises(ComparisonError, match="is cancelled, not completed"):
-        DatabaseThread(settings).run(lambda connection: judge_run(connection, outcome.run.run_id, whole))
+    for sides in ((outcome.run.run_id, whole), (whole, outcome.run.run_id)):
+        with pytest.raises(ComparisonError, match=f"Run {outcome.run.run_id} is cancelled: its imported file is part"):
+            DatabaseThread(settings).run(lambda connection, sides=sides: judge_run(connection, *sides))
 
 
 VECTORS = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "errors")

@@ -4,19 +4,24 @@
 and of a stage of inference-perf.
 """
 
+import gzip
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import run_kit
 
 from assayline.comparison.gate import judge_run
 from assayline.comparison.totals import compare_stated
 from assayline.errors import PromptError
+from assayline.export.make import export_tables
 from assayline.flows.cli import run
 from assayline.imports.make import Names, import_files
+from assayline.report.make import make_leaderboard
 from assayline.settings import Settings
 from assayline.store.thread import DatabaseThread
 
@@ -127,7 +132,10 @@ def test_every_number_of_a_file_without_rows_is_stored_as_it_is_stated(settings,
     path = given if isinstance(given, Path) else given(tmp_path)
     names = {"model": "m"} if form in ("inference-perf", "values") else {}
     (outcome,) = add(settings, path, **names)
-    assert (outcome.run.purpose, outcome.run.state, outcome.notes) == ("totals", "imported", [])
+    notes = [f"{task}: 24 of 60 documents were asked, by --limit." for task in ("choices", "regex")] * (
+        form == "lm-eval"
+    )
+    assert (outcome.run.purpose, outcome.run.state, outcome.notes) == ("totals", "imported", notes)
     values = read_values(settings, outcome.run.run_id)
     assert {key: values[key] for key in stated} == {
         key: (pytest.approx(value), n) for key, (value, n) in stated.items()
@@ -157,10 +165,14 @@ def test_a_folder_mixes_kinds_and_a_sweep_counts_once(settings, tmp_path):
         write(tmp_path / "sweep" / f"run={number}.json", night)
     write(tmp_path / "sweep" / "summary.json", nights[:2])
     write(tmp_path / "notes.json", {"anything": 1})
+    packed = tmp_path / "older.json.gz"
+    packed.write_bytes(gzip.compress(json.dumps(nights[2]).encode()))
+    with pytest.raises(PromptError, match=r"older.json.gz .* it is compressed.* hint: decompress it"):
+        add(settings, packed)
     said: list[str] = []
     outcomes = list(import_files(settings, None, [tmp_path], say=said.append))
     assert [outcome.run.purpose for outcome in outcomes] == ["import", "import", "totals", "totals"]
-    assert said == ["Left out, as of no known kind: notes.json."]
+    assert said == ["Left out, as of no known kind: notes.json, older.json.gz."]
     summary = write(tmp_path / "summary.json", nights)
     assert [outcome.is_new for outcome in add(settings, summary)] == [False, False, True]
     with pytest.raises(PromptError, match="no result file of inspect"):
@@ -195,6 +207,19 @@ def test_two_results_conclude_nothing_and_repeats_of_each_are_judged(settings, t
     assert judged["output_tokens_per_s"].name_change() == "worse" and "6 of this run and 6 of the baseline" in words
     report = DatabaseThread(settings).run(lambda connection: judge_run(connection, *pair))
     assert [check.check for check in report.failed] == ["output_tokens_per_s"]
+    broken = write(tmp_path / "broken.json", {**make_night(20), "completed": 6, "failed": 6})
+    failed = add(settings, broken, machine="a")[0].run.run_id
+    report = DatabaseThread(settings).run(lambda connection: judge_run(connection, failed, pair[1]))
+    assert [(check.check, check.candidate_value) for check in report.failed] == [("errors", 0.5)]
+
+
+def test_results_with_a_limit_are_not_repeats_of_whole_ones(settings, tmp_path):
+    data = json.loads(drop_samples(tmp_path).read_text())
+    data["n-samples"]["choices"]["effective"] = 1
+    limited = write(tmp_path / "limited.json", data)
+    one, whole = add(settings, limited, drop_samples(tmp_path), kind="lm-eval")
+    assert one.run.config_id != whole.run.config_id
+    assert one.notes[0] == "choices: 1 of 60 documents were asked, by --limit."
 
 
 def test_a_renamed_model_is_one_row_of_a_leaderboard_and_totals_have_pages(settings, tmp_path, monkeypatch, capsys):
@@ -210,8 +235,19 @@ def test_a_renamed_model_is_one_row_of_a_leaderboard_and_totals_have_pages(setti
         rows = run_kit.query(settings, "select distinct model, prompt_set, name from runs where config_id is not null")
         assert rows == [("SmolLM2", "choices+regex", "choices+regex")]
         assert run("db rebuild", [second]) == 0
-    for words in ([second], ["--leaderboard"], ["--history", first]):
+    for words in ([second], ["--history", first], ["--leaderboard"]):
         assert run("report", [*words, "--out", str(tmp_path / "page")]) == 0
+    assert run("import", [str(TOTALS / "latency.json"), "--model", "SmolLM2"]) == 0
+    board = make_leaderboard(settings, folder=tmp_path / "page")[1].document
+    found = next(section for section in board.sections if section.key == "board").blocks[0]
+    assert [column.header for column in found.columns] == [
+        "model", "choices+regex", "choices+regex: output tokens/s", "choices+regex: TTFT p50",
+        "vllm-bench latency: batch latency p50",
+    ]  # fmt: skip
+    assert [list(row) for row in found.cells] == [
+        ["SmolLM2", "79.2%, not compared", "62.7", "12.2\u00a0ms", "31.2\u00a0ms"]
+    ], "one row of the model, and nothing lost"
+    assert board.headline == ["choices+regex: no completed run has scores, so there is nothing to compare."]
 
 
 def change_eee(folder: Path) -> Path:
@@ -244,6 +280,43 @@ def test_verify_prints_the_numbers_that_their_rows_do_not_give(tmp_path, capsys,
     assert run("verify", [str(changed)]) == (1 if named else 0)
     said = capsys.readouterr().out
     assert not named or (f"  {named}" in said and "stated" in said and "the rows give" in said)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "named"),
+    [
+        ("metric_value", {"metric": "accuracy"}, "accuracy mean"),
+        ("metric_value", {"metric": "output_tokens_per_s"}, "output_tokens_per_s mean"),
+        ("metric_value", {"metric": "ttft_s", "statistic": "p95"}, "ttft_s p95"),
+        ("run", {}, "run.parquet: duration_s total"),
+        ("score", {}, "accuracy mean"),
+        ("request", {}, "e2e_s p50"),
+    ],
+)
+def test_verify_recomputes_the_numbers_of_exported_tables(tables, tmp_path, capsys, table, column, named):
+    folder = shutil.copytree(tables, tmp_path / "tables")
+    assert run("verify", [str(tmp_path)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "stated" in line]
+    assert len(lines) == 2 and all(int(line.split(", ")[1].split()[0]) >= 20 for line in lines), lines
+    rows = pq.read_table(folder / f"{table}.parquet")
+    values = {"run": "duration_s", "request": "e2e_s"}.get(table, "value")
+    changed = [
+        row | {values: row[values] * 0.9} if row[values] and column.items() <= row.items() else row
+        for row in rows.to_pylist()
+    ]
+    pq.write_table(pa.Table.from_pylist(changed, rows.schema), folder / f"{table}.parquet")
+    assert run("verify", [str(folder / "metric_value.parquet")]) == 1
+    assert f"  {named}" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The exported tables of a run with scores and of one with times."""
+    settings = run_kit.settings_in(tmp_path_factory.mktemp("tables"))
+    add(settings, FILES / "lm_eval" / "results_2026-11-27T17-27-22.171738.json", FILES / "vllm_bench.json")
+    folder = settings.data_dir / "tables"
+    export_tables(settings, [], folder)
+    return folder
 
 
 def test_verify_says_what_cannot_be_recomputed(capsys):

@@ -85,10 +85,11 @@ def test_tasks_of_one_model_and_runs_without_scores_share_the_tables(settings, t
     written = make_leaderboard(settings, folder=tmp_path)[1]
     text = read_page(written.html)
     assert [section.key for section in written.document.sections] == ["board", "task-3", "runs", "how"]
-    assert "2 other tasks have no two models with scores to compare." in text and "shown but not compared" not in text
+    assert "1 other task has no two models with scores to compare." in text and "shown but not compared" not in text
+    assert "4 models, 2 tasks, 1 load with speed alone" in text
     markdown = written.text.replace("\\", "").replace("\u00a0", " ")
     (line,) = (line for line in markdown.splitlines() if line.startswith("| d |"))
-    assert "tokens/s, TTFT p50" in line and "%" not in line
+    assert "ms" in line and "%" not in line, "speeds of d, and no score"
     assert all(run_id in markdown for run_id in ("night-000", "night-001", "night-002", "night-003"))
 
 

@@ -4,51 +4,19 @@ import json
 
 import numpy as np
 import pytest
-from scipy import stats
+import run_kit
 
 from assayline.flows.cli import run
-from assayline.stats import limits
-
-DICE = np.random.default_rng(20_261_128)
-DRAWS = 1_500
+from assayline.imports.make import Names, import_files
+from benchmarks.statistics_limits import KINDS, PUBLISHED, measure_limits
 
 
-def draw_dependent(n: int) -> np.ndarray:
-    series = DICE.normal(size=n)
-    for place in range(1, n):
-        series[place] = 0.5 * series[place - 1] + 0.75**0.5 * series[place]
-    return series
-
-
-def draw_episodes(n: int) -> np.ndarray:
-    return np.where(DICE.random(n) < 0.05, DICE.normal(-4, 1, n), DICE.normal(size=n))
-
-
-KINDS = {
-    "normal": (lambda n: DICE.normal(size=n), stats.norm.cdf),
-    "heavy tails": (lambda n: DICE.standard_t(3, n), lambda x: stats.t.cdf(x, 3)),
-    "skewed": (lambda n: -DICE.lognormal(0, 0.5, n), lambda x: stats.lognorm.sf(-x, 0.5)),
-    "scores of 200 prompts": (
-        lambda n: DICE.binomial(200, 0.85, n) / 200,
-        lambda x: stats.binom.cdf(np.ceil(x * 200 - 1e-9) - 1, 200, 0.85),
-    ),
-    "dependent": (draw_dependent, stats.norm.cdf),
-    "episodes": (draw_episodes, lambda x: 0.95 * stats.norm.cdf(x) + 0.05 * stats.norm.cdf(x + 4)),
-}
-
-
-@pytest.mark.parametrize("n", [10, 30, 60])
-@pytest.mark.parametrize("kind", KINDS)
-def test_rates_of_a_limit_and_limits_of_a_rate_are_those_of_the_truth(kind, n):
-    draw, below = KINDS[kind]
-    limit = float(np.quantile(np.concatenate([draw(1_000) for _ in range(20)]), 0.1))
-    truth = float(below(limit))
-    found = [limits.find_false_alarms(draw(n), limit) for _ in range(DRAWS)]
-    assert np.mean([one.value for one in found]) == pytest.approx(truth, abs=0.01)
-    assert np.mean([one.low <= truth <= one.high for one in found]) > (0.87 if n == 10 else 0.93)
-    if n > 10:
-        future = [below(limits.find_limit(draw(n), 0.1)) for _ in range(DRAWS)]
-        assert np.mean(future) == pytest.approx(0.1, abs=0.02 if kind == "dependent" else 0.01)
+def test_rates_of_a_limit_are_those_of_the_truth_in_every_kind():
+    rows = list(measure_limits(np.random.default_rng(1), draws=200, sizes=(30,)))
+    assert [row["kind"] for row in rows] == list(KINDS)
+    assert [row for row in rows if abs(row["30 values: error"]) > 0.02] == [], "200 draws: three standard errors"
+    assert min(row["30 values: has it"] for row in rows) > 0.85
+    assert max(row["30 values: limit for 5%"] for row in rows) < 0.1
 
 
 def write_scores(path, right: list[float]) -> str:
@@ -56,26 +24,51 @@ def write_scores(path, right: list[float]) -> str:
     return str(path)
 
 
-def draw_scores() -> list[float]:
-    """Return 61 scores, of which 12 are below 0.85 and 2 below 0.84."""
-    low = [0.832, 0.837, *np.linspace(0.8405, 0.8495, 10), *np.linspace(0.851, 0.874, 49)]
-    return list(np.random.default_rng(3).permutation(low))
-
-
 def test_noise_answers_for_a_column_and_its_exit_code_follows_the_rate(tmp_path, capsys):
-    path = write_scores(tmp_path / "ci.csv", draw_scores())
-    assert run("noise", ["--values", path, "--column", "score", "--limit", "0.85", "--prompts", "1319"]) == 0
+    path = write_scores(tmp_path / "ci.csv", PUBLISHED)
+    assert run("noise", ["--values", path, "--column", "score", "--limit", "0.85", "--prompts", "200"]) == 0
     said = capsys.readouterr().out
-    assert "fails in 19.7% (95%: 11.6% to 31.3%), by these 61 values" in said
-    assert "A limit of 0.84 fails in 3.3%" in said and "mean of 4 runs" in said and "instead of 1,319" in said
-    for rate, code in (("0.05", 1), ("0.15", 0)):
+    assert "At 0.85, an unchanged build fails in 8.2% (95%: 3.6% to 17.8%), by these 61 values." in said
+    assert "7 values equal to it passed; if such builds fail too: 19.7% (95%: 11.6% to 31.3%)." in said
+    assert "mean of 3 runs" in said
+    for limit, rate in (("0.8401", "3.28%"), ("0.8399", "0%")):
+        assert run("noise", ["--values", path, "--limit", limit]) == 0
+        assert f"an unchanged build fails in {rate} (" in capsys.readouterr().out
+    for rate, code in (("0.03", 1), ("0.15", 0)):
         assert run("noise", ["--values", path, "--limit", "0.85", "--max-false-alarms", rate]) == code
     capsys.readouterr()
-    slow = write_scores(tmp_path / "slow.csv", [-score for score in draw_scores()])
+    slow = write_scores(tmp_path / "slow.csv", [-score for score in PUBLISHED])
     assert run("noise", ["--values", slow, "--limit", "-0.85", "--lower-is-better"]) == 0
-    assert "fails in 19.7%" in capsys.readouterr().out
+    assert "fails in 8.2%" in (said := capsys.readouterr().out) and "fail too: 19.7%" in said
     assert run("noise", ["--values", path, "--column", "date"]) == 2
     assert "--column" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
+def test_noise_reads_the_tables_that_import_reads(settings, tmp_path, capsys, form):
+    values = {"gsm8k": [0.8, 0.82, 0.81, 0.83, 0.84, 0.8], "ttft_s": [0.2, 0.21, 0.22, 0.2, 0.25, 0.3]}
+    rows = [
+        {"date": f"2026-09-0{night + 1}", "name": name, "value": found[night], "unit": "share" * (name == "gsm8k")}
+        for name, found in values.items() for night in range(6)
+    ]  # fmt: skip
+    lines = [",".join(map(str, row.values())) for row in rows]
+    texts = {
+        "csv": "\ufeffdate,name,value,unit\n\n" + "\n".join(lines),
+        "json": json.dumps(rows),
+        "jsonl": "\n".join(map(json.dumps, rows)),
+    }
+    path = tmp_path / f"nights.{form}"
+    path.write_text(texts[form], encoding="utf-8")
+    imported = list(import_files(settings, None, [path], Names(model="m")))
+    stored = "select value from metric_value where metric = 'ttft_s' and value is not null order by run_id"
+    assert len(imported) == 6 and [value for (value,) in run_kit.query(settings, stored)] == values["ttft_s"]
+    assert run("noise", ["--values", str(path), "--limit", "0.25", "--lower-is-better"]) == 2
+    assert (
+        "The names of values are gsm8k, ttft_s, and one is judged. hint: pass it as --metric" in capsys.readouterr().err
+    )
+    asked = ["--values", str(path), "--metric", "ttft_s", "--limit", "0.26", "--lower-is-better"]
+    assert run("noise", asked) == 0
+    assert "fails in 16.7%" in capsys.readouterr().out
 
 
 def test_noise_counts_the_values_after_a_shift_and_widens_for_dependence(tmp_path, capsys):

@@ -423,7 +423,11 @@ def introduce(comparison: ComparisonRows) -> str:
     apart += list_setting_changes(baseline["spec_json"], run["spec_json"])
     differs = f"Differences: {'; '.join(apart)}." if apart else "Model, prompts, settings and versions are the same."
     state = "" if baseline["state"] in ENDED_WELL else f", which is {baseline['state']}"
-    return f"The baseline is run {baseline['run_id']} of {baseline['started_at']:%Y-%m-%d %H:%M} UTC{state}. {differs}"
+    partial = "" if run["state"] in ENDED_WELL else f"The run is {run['state']}. "
+    return (
+        f"{partial}The baseline is run {baseline['run_id']} of {baseline['started_at']:%Y-%m-%d %H:%M} UTC{state}. "
+        f"{differs}"
+    )
 
 
 def _show_dot(score: float | None) -> str:

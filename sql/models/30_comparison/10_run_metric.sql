@@ -39,7 +39,8 @@ where (metric, statistic) in (
     ('tpot_s', 'p99'),
     ('e2e_s', 'p50'),
     ('e2e_s', 'p95'),
-    ('e2e_s', 'p99')
+    ('e2e_s', 'p99'),
+    ('batch_latency_s', 'p50')
 )
     and (metric <> 'accuracy' or detail is not distinct from scorer);
 
