@@ -86,7 +86,7 @@ def _verify_tables(folder: Path) -> Iterator[Verified]:
             pq.read_table(folder / f"{name}.parquet") for name in ("metric_value", "run", "request", "score")
         )
         for run in runs.to_pylist():
-            mine, *found = (
+            mine, requests, scores = (
                 table.filter(pc.equal(table["run_id"], run["run_id"])).to_pylist() for table in (stated, *rows)
             )
             totals = [
@@ -94,7 +94,7 @@ def _verify_tables(folder: Path) -> Iterator[Verified]:
                 for row in mine
                 if row["value"] is not None
             ]
-            recompute = _read_tables(*found, totals)
+            recompute = _read_tables(requests, scores, totals)
             pairs = [(total, recompute(total)) for total in totals]
             for total, value in list(pairs):
                 middle = f"_{total.statistic}" if total.statistic.startswith("p") else ""
@@ -115,7 +115,7 @@ def _read_tables(requests: list[Row], scores: list[Row], totals: list[Total]) ->
     cut = [row["truncated"] for row in ok if row["truncated"] is not None]
     measured = [row for row in ok if row["phase"] == "measured"]
     seconds = next((one.value for one in totals if one.metric == "measured_s"), None)
-    counts = {
+    counts: dict[str, float | None] = {
         "ok_requests": len(ok),
         "error_requests": errors,
         "answered_requests": len(ok) + errors,

@@ -104,7 +104,7 @@ def take_level(values: list[float]) -> "tuple[Floats, Shift | None]":
     from assayline.comparison.levels import find_shifts, is_tellable
 
     *_, shift = None, *(find_shifts(values) if is_tellable([values]) else [])
-    return np.array(values[shift.index if shift else 0 :]), shift
+    return np.array(values[shift.index if shift else 0 :], dtype=np.float64), shift
 
 
 def _print_needs(values: Any, sign: float, limit: float, rate: float, prompts: int | None) -> None:
@@ -159,7 +159,7 @@ def _read_values(name: str, column: str | None, metric: str | None) -> list[floa
         raise SpecError(f"{name} cannot be read: {error}. hint: pass a text file.") from None
     try:
         lines = text.split()
-        rows = lines if all(map(_is_number, lines)) else parse_table(text)
+        rows: list[Any] = lines if all(map(_is_number, lines)) else parse_table(text)
         if rows and isinstance(rows[0], dict):
             rows = _choose_rows(rows, metric)
             column = column or _choose_column(rows)

@@ -111,7 +111,6 @@ def test_last_is_the_newest_run_and_is_named(runs, settings):
     assert f"The last run is {killed}, whose state is running, and the last completed one {done}." in shown.err
 
 
-
 def test_tags_and_note_are_in_lists_in_sql_and_in_a_copied_folder(runs, settings, tmp_path, monkeypatch):
     done = runs[0]
     for words in (["+ci", "+hot", "+model:v2"], ["-hot"], ["--note", "the new kernel"]):
