@@ -210,7 +210,7 @@ def test_two_results_conclude_nothing_and_repeats_of_each_are_judged(settings, t
     broken = write(tmp_path / "broken.json", {**make_night(20), "completed": 6, "failed": 6})
     failed = add(settings, broken, machine="a")[0].run.run_id
     report = DatabaseThread(settings).run(lambda connection: judge_run(connection, failed, pair[1]))
-    assert [(check.check, check.candidate_value) for check in report.failed] == [("errors", 0.5)]
+    assert [(check.check, check.candidate) for check in report.failed] == [("errors", 0.5)]
 
 
 def test_results_with_a_limit_are_not_repeats_of_whole_ones(settings, tmp_path):
@@ -247,7 +247,11 @@ def test_a_renamed_model_is_one_row_of_a_leaderboard_and_totals_have_pages(setti
     assert [list(row) for row in found.cells] == [
         ["SmolLM2", "79.2%, not compared", "62.7", "12.2\u00a0ms", "31.2\u00a0ms"]
     ], "one row of the model, and nothing lost"
-    assert board.headline == ["choices+regex: no completed run has scores, so there is nothing to compare."]
+    assert board.headline == [
+        "choices+regex: no completed run has scores, so there is nothing to compare.",
+        "1 score is shown but not compared: SmolLM2 on choices+regex, its file has no samples, with which scores are "
+        "paired.",
+    ]
 
 
 def change_eee(folder: Path) -> Path:
