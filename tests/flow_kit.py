@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 from unittest.mock import patch
 
 import duckdb
@@ -370,6 +371,12 @@ def count_opened(data_dir: Path) -> int:
     return sum(event == "opened" for part in parts for event in pq.read_table(part)["event"].to_pylist())
 
 
+VIOLATIONS = """
+axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"] }).then((found) =>
+  found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html.slice(0, 99)).join(" ")}`))
+"""
+
+
 class Page:
     """One tab of a real headless Chromium, driven by its DevTools protocol."""
 
@@ -405,6 +412,11 @@ class Page:
             assert time.monotonic() < deadline, f"{expression} on a page that reads: {self.ask(PAGE_TEXT)}"
             time.sleep(0.05)
         return found
+
+    def list_violations(self) -> list[str]:
+        """Rules of WCAG 2.1, level A or AA, that axe-core finds broken, each with elements."""
+        self.call("Runtime.evaluate", expression=(files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8"))
+        return cast(list[str], self.ask(VIOLATIONS))
 
     def click(self, expression: str) -> None:
         """Clicks the middle of an element as a mouse does."""

@@ -102,20 +102,25 @@ class GateReport:
     @property
     def headline(self) -> str:
         """Summary of the verdict."""
+        return self.tell(f"Run {self.candidate}", self.baseline)
+
+    def tell(self, run: str, baseline: str) -> str:
+        """Summarize the verdict, with these names of both runs."""
         said = {
-            "fail": f"fails its limits against {self.baseline}: {self._name('fail')}.",
-            "suspect": f"fails no limit of a night against {self.baseline}, but one comparison alone would fail.",
-            "inconclusive": f"fails no limit against {self.baseline}.",
-            "pass": f"is within its limits against {self.baseline}.",
+            "fail": f"fails its limits against {baseline}: {self.name_limits('fail')}.",
+            "suspect": f"fails no limit of a night against {baseline}, but one comparison alone would fail.",
+            "inconclusive": f"fails no limit against {baseline}.",
+            "pass": f"is within its limits against {baseline}.",
         }[self.verdict]
         worse = [
             name_metric(one.check) for one in self.checks if one.is_worse and one.verdict not in ("fail", "suspect")
         ]
         rest = [f"Worse by more than chance: {'; '.join(worse)}."] if worse else []
-        rest += [f"{named}: {limits}." for verdict, named in OPEN.items() if (limits := self._name(verdict))]
-        return " ".join([f"Run {self.candidate} {said}", *rest])
+        rest += [f"{named}: {limits}." for verdict, named in OPEN.items() if (limits := self.name_limits(verdict))]
+        return " ".join([f"{run} {said}", *rest])
 
-    def _name(self, verdict: str) -> str:
+    def name_limits(self, verdict: str) -> str:
+        """Name the limits with this verdict; empty without one."""
         return "; ".join(name_metric(check.check) for check in self.checks if check.verdict == verdict)
 
     @property

@@ -403,7 +403,7 @@ def _describe_task(task: Task, number: int) -> Section | None:
     return make_section(
         f"task-{number}",
         task.name,
-        say_winner(task),
+        say_winner(task) if number > MOST_TASKS else None,  # the others are in the headline
         chart_shares(f"Scores on {task.name}", described, "score (%)", drawn, keys) if len(drawn) > 1 else None,
         tabulate_comparisons(
             f"{task.name}: all pairs", ("model", "compared with"), pairs, is_folded=len(pairs) > FOLDED_FROM

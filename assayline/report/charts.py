@@ -180,7 +180,7 @@ def draw_nights(
     for row in rows:
         del row["started_at"]
     dates = "%H:%M" if begin.date() == end.date() else "%d %b %H:%M" if end - begin < timedelta(days=6) else "%d %b"
-    axis = {"tickCount": 6, "format": dates, "labelOverlap": True, "labelBound": True}
+    axis = {"tickCount": 6, "format": dates, "labelOverlap": True, "labelSeparation": 8, "labelBound": True}
     base = {
         "x": field("at:T", title=None, scale={"type": "utc", "padding": 12}, axis=axis),
         "y": field("value:Q", title=unit, scale={"zero": False, "padding": 8}, axis=Y_AXIS),

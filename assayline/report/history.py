@@ -30,7 +30,7 @@ def write_headline(rows: HistoryRows) -> list[str]:
     more, over = len(lasting) - MOST_SENTENCES, len(rows.shifts) - len(lasting)
     ended = count(over, "earlier level shift has ended and is", "earlier level shifts have ended and are")
     return [
-        *([_say_newest(rows)] if rows.newest["verdict"] == "fail" else []),
+        *([_say_newest(rows), rows.newest["verdict_words"]] if rows.newest["verdict"] == "fail" else []),
         *(say_shift(one, rows) for one in lasting[:MOST_SENTENCES]),
         f"{count(more, 'more level shift is', 'more level shifts are')} listed below." if more > 0 else "",
         f"{ended} listed below." if over else "",
@@ -100,7 +100,7 @@ def _say_verdicts(rows: HistoryRows) -> str:
 def _say_newest(rows: HistoryRows) -> str:
     state = rows.newest["state"]
     verdict = {
-        "fail": f"failed its limits: {rows.newest['verdict_words']}",
+        "fail": f"failed its limits: {', '.join(map(name_metric, rows.newest['failed_limits'] or ()))}.",
         "suspect": f"failed no limit, but one comparison alone would fail: {rows.newest['verdict_words']}",
         "inconclusive": "failed no limit, but at least one was inconclusive.",
         "pass": "was within its limits.",

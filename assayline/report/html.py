@@ -17,6 +17,7 @@ from typing import Any
 
 import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
 
 from assayline.files import replace_file
 from assayline.report.charts import VEGA_LITE
@@ -80,8 +81,13 @@ def make_environment(*folders: Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"for_script": _write_json, "show_cell": str}
+    environment.filters |= {"for_script": _write_json, "show_cell": str, "prose": _mark_code}
     return environment
+
+
+def _mark_code(text: str) -> Markup:
+    """Escape a sentence, and mark what it has in backticks, such as a command, as code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _write_json(value: Any) -> str:

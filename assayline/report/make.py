@@ -91,12 +91,11 @@ def compose_run(connection: Connection, run_id: str, baseline: str | None, run_d
         own = [describe(run) for describe in OWN_SECTIONS]
         prompts = describe_prompts(run, run_dir)
         about = describe_run(run, [name_source(source) for source in judges.sources])
-    headline, state = write_headline(run), str(run.row["state"])
+    headline, state = write_headline(run, metrics), str(run.row["state"])
     if comparison is not None:
         gate = comparison.gate
         state = name_state(state, gate.verdict if gate else "pass")
-        place = 0 if gate else 2
-        headline[place:place] = [*([gate.headline] if gate else []), say_verdict(comparison)]
+        headline.insert(0 if gate else 1, gate.tell("This run", "the baseline") if gate else say_verdict(comparison))
     if doubts := say_distrust(judges):
         headline[:0], state = doubts, "worse" if state == "worse" else "not trusted"
     return Document.of(

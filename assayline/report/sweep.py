@@ -358,7 +358,7 @@ def compose_benchmark(rows: BenchmarkRows, left: int | None = None) -> Document:
     points, first = label_points(rows.points), rows.runs[0]
     if points:
         figures = _choose_figures(points, rows)
-        found = [rows.search, "" if rows.search else _say_knee(points), _say_ends(points), _say_goodput(points, rows)]
+        found = [rows.search or _say_knee(points)]
         sections = [
             describe_latency_under_load(points),
             describe_goodput(points, rows.goodput, rows.slos),
@@ -406,27 +406,6 @@ def _say_knee(points: list[Row]) -> str:
     )
 
 
-def _say_ends(points: list[Row]) -> str:
-    named = {point["label"]: point for point in points}
-    lowest, highest = named.get("one at a time"), named.get("all at once")
-    if not lowest or not highest:
-        return ""
-    return (
-        f"Throughput is {show_rate(lowest['requests_per_s'], 'requests')} one at a time and "
-        f"{show_rate(highest['requests_per_s'], 'requests')} all at once."
-    )
-
-
-def _say_goodput(points: list[Row], rows: BenchmarkRows) -> str:
-    labels = {point["run_id"]: point["label"] for point in points}
-    best = _find_best_goodput(rows)
-    return " ".join(
-        f"Maximum goodput for {slo}: {show_rate(row['good_requests_per_s'], 'requests')}, at {labels[row['run_id']]}."
-        for slo, row in best.items()
-        if row["run_id"] in labels
-    )
-
-
 def _find_best_goodput(rows: BenchmarkRows) -> dict[str, Row]:
     """Return the point with the highest goodput of each SLO."""
     best: dict[str, Row] = {}
@@ -455,6 +434,7 @@ def _choose_figures(points: list[Row], rows: BenchmarkRows) -> list[Figure | Non
     knee = find_knee(points)
     fastest = max(points, key=lambda point: point["requests_per_s"] or 0.0)
     behind, saturated = count_marked(points)
+    labels = {point["run_id"]: point["label"] for point in points}
     return [
         Figure(
             "Knee",
@@ -468,8 +448,13 @@ def _choose_figures(points: list[Row], rows: BenchmarkRows) -> list[Figure | Non
             f"{show_rate(fastest['output_tokens_per_s'], 'tokens')}, {fastest['label']}",
         ),
         *(
-            Figure(f"Good for {slo}", show_rate(row["good_requests_per_s"], "requests"), "maximum over all points")
+            Figure(
+                f"Good for {slo}",
+                show_rate(row["good_requests_per_s"], "requests"),
+                f"at {labels[row['run_id']]}, the maximum",
+            )
             for slo, row in list(_find_best_goodput(rows).items())[:2]
+            if row["run_id"] in labels
         ),
         Figure(
             "Flagged points",

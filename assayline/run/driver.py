@@ -215,7 +215,7 @@ def _complete_stages(
             front.log.warning(note)
         report = str(written.html.absolute()) if written else None
         result = dataclasses.replace(result, report=report, notes=[*notes, *result.notes], gate=gate)
-        result = dataclasses.replace(result, headline=describe_result(result, plan.spec, purpose))
+        result = dataclasses.replace(result, headline=describe_result(result, purpose))
         if is_judged:
             front.publish(plan, result, written)
         write_manifest(settings.run_dir(run_id), dataclasses.replace(manifest, lacks_report=False))

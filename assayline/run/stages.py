@@ -6,7 +6,7 @@ campaign, are done by the same loop, `do_runs`: a run that fails is recorded wit
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from assayline.errors import AssaylineError, JudgeNotTrustedError, RunFailedErro
 from assayline.report.board import read_board
 from assayline.report.document import Document, Paragraph, Section
 from assayline.report.make import Written, make_history_report, make_report, open_database, write_board
+from assayline.report.run.page import say_run
 from assayline.run.evaluation import RunResult
 from assayline.run.judging import check_trust, count_unjudged, plan_judge, read_verdicts
 from assayline.run.rescore import Rescored, rescore_run
@@ -29,7 +30,6 @@ from assayline.store.database import Connection, transaction
 from assayline.store.decisions import VERDICT, add_verdict, keep_decisions
 from assayline.store.manifest import Purpose, read_manifest
 from assayline.store.thread import DatabaseThread
-from assayline.words import show_rate, show_share
 
 Make = Callable[..., Written | None]
 """Makes a report, compared with the run or pinned name `baseline`; returns None if there is nothing to report."""
@@ -224,26 +224,9 @@ def write_leaderboard(settings: Settings, log: AnyLogger, prompt_set: str) -> Wr
     return try_report(log, "leaderboard", f"--leaderboard {prompt_set}", make)
 
 
-def describe_figures(metrics: Iterable[Mapping[str, Any]], spec: EvalSpec) -> str:
-    """Return the figures of a run: `98.1% correct, 2,786 tokens/s, 2 of 155 requests failed`."""
-    first = next(iter(spec.scorers or ()), None)
-    by_source = {str(row["source"]): row for row in reversed(list(metrics))}  # the first scorer wins
-    parts = []
-    if (accuracy := by_source.get("accuracy mean")) and accuracy["value"] is not None:
-        share = show_share(accuracy["value"])
-        named = {"verdict": "mean verdict", "judge": first.title, "code": "pass@1"} if first else {}
-        caption = named.get(first.kind) if first else None
-        parts.append(f"{caption} {share}" if caption else f"{share} correct")
-    if (tokens := by_source.get("output_tokens_per_s mean")) and tokens["value"] is not None:
-        parts.append(show_rate(tokens["value"], "tokens"))
-    if (errors := by_source.get("error_requests total")) and errors["value"]:
-        parts.append(f"{errors['value']:,.0f} of {errors['n']:,.0f} requests failed")
-    return ", ".join(parts)
-
-
-def describe_result(result: RunResult, spec: EvalSpec, purpose: Purpose) -> str:
+def describe_result(result: RunResult, purpose: Purpose) -> str:
     """Return the headline of a run; that of a night ends with its verdict: `98.1% correct; within its limits`."""
-    figures, report = describe_figures(result.metrics, spec), result.gate
+    figures, report = say_run(result.metrics), result.gate
     if purpose.kind != "night":
         return figures
     if report is None:

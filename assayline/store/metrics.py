@@ -202,6 +202,7 @@ _VALUES = """
         case when starts_with(metric, 'pass@') then 'pass@k' else metric end as kind,
         try_cast(replace(metric, 'pass@', '') as integer) as k,
         case scorers.kind when 'code' then format('pass@1 ({})', detail) when 'judge' then detail
+            when 'verdict' then format('mean verdict ({})', detail)
             else format('accuracy ({})', detail) end as accuracy,
         metric, statistic, detail, value, low, high, n, unit
     from metric_values

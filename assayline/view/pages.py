@@ -182,10 +182,10 @@ class Pages:
         """Show the report of a run, or the progress of a running one."""
         run_id, baseline = request.query_params.get("run", ""), request.query_params.get("baseline")
         answers = partial(link, "/answers", run=run_id)
+        compared = link("/compare", run=run_id, **({"baseline": baseline} if baseline else {}))
         links = {
-            "comparison": [
-                ("All changed answers", link("/compare", run=run_id, **({"baseline": baseline} if baseline else {})))
-            ],
+            "short": [("All changed answers", compared), ("History", link("/history", name=run_id))],
+            "comparison": [("All changed answers", compared)],
             "accuracy": [("Wrong answers", answers(score="wrong")), ("Answers that were cut off", answers(cut="1"))],
             "latency": [("Slowest answers", answers(sort="slow")), ("Slowest first tokens", answers(sort="first"))],
             "errors": [("Answers with an error", answers(error="any"))],

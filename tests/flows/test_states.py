@@ -11,21 +11,23 @@ from prefect import Flow
 from assayline import flows
 from assayline.flows.cli.notify import AUTOMATIONS
 from assayline.flows.live import reporting
-from assayline.run.stages import describe_figures
-from assayline.spec.file import parse_spec
+from assayline.report.run.page import say_run
 
 
 def figure(source: str, value: float | None, n: int | None = None) -> dict[str, object]:
-    return {"source": source, "value": value, "n": n}
+    return {"metric": "accuracy (exact_match)", "source": source, "value": value, "n": n}
 
 
-def test_describe_figures_counts_errors_and_leaves_out_what_was_not_measured():
+def test_say_run_counts_failures_and_leaves_out_what_was_not_measured():
     accuracy, tokens = figure("accuracy mean", 0.981), figure("output_tokens_per_s mean", 2786.4)
-    spec = parse_spec({"model": "m", "prompts": {"source": {"kind": "inline", "rows": [{"prompt": "1"}]}}})
     told = "98.1% correct, 2,786\u00a0tokens/s, 2 of 155 requests failed"
-    assert describe_figures([accuracy, tokens, figure("error_requests total", 2, 155)], spec) == told
-    assert describe_figures([figure("accuracy mean", None), tokens], spec) == "2,786\u00a0tokens/s"
-    assert describe_figures([figure("accuracy mean", None)], spec) == ""
+    assert say_run([accuracy, tokens, figure("error_requests total", 2, 155)]) == told
+    assert say_run([figure("accuracy mean", None), tokens]) == "2,786\u00a0tokens/s"
+    assert say_run([figure("accuracy mean", None)]) == ""
+    verdict = {**accuracy, "metric": "mean verdict (quality)"}
+    assert say_run([verdict, figure("engine_failures total", 2), figure("reductions total", 1)]) == (
+        "mean verdict 98.1%, 2 engine failures, 1 memory reduction"
+    )
 
 
 def test_automations_name_every_state_and_every_flow_of_the_package():

@@ -103,7 +103,7 @@ def compared(weeks: Settings, tmp_path_factory: pytest.TempPathFactory) -> Writt
 
 def test_numbers_are_those_of_the_models(weeks, written):
     page, text = html.unescape(text_of(written.html)), written.markdown.read_text(encoding="utf-8")
-    assert headings(page) == ["In short", "Comparison with the baseline", *SECTIONS], "a gate judged it"
+    assert headings(page) == ["Five questions", "Comparison with the baseline", *SECTIONS], "a gate judged it"
     accuracy = query(weeks, "select mean from accuracy where run_id = ?", NIGHT)
     tail = query(
         weeks,
@@ -140,7 +140,7 @@ def test_charts_are_made_of_the_rows_of_their_models(weeks, written):
 
 def test_a_baseline_shows_what_became_worse_and_whether_by_chance(weeks, compared):
     page = html.unescape(text_of(compared.html))
-    assert headings(page) == ["In short", "Comparison with the baseline", *SECTIONS]
+    assert headings(page) == ["Five questions", "Comparison with the baseline", *SECTIONS]
     (found,) = DatabaseThread(weeks).run(lambda one: compare_scores(one, NIGHT, NIGHT_BEFORE)).values()
     difference, low, high = found.difference, found.low, found.high
     assert difference < 0
@@ -170,17 +170,27 @@ def test_report_begins_with_the_verdict_when_a_gate_judged_the_run(settings, tmp
     written = make_report(settings, "night-001", "night-000", tmp_path)
     page = html.unescape(text_of(written.html))
     assert re.findall(r'<span class="state state-worse">(\w+)</span>', page) == ["worse"], "a red badge"
-    said = "Run night-001 fails its limits against night-000: accuracy, exact_match. Inconclusive: E2E p95."
+    said = "This run fails its limits against the baseline: accuracy, exact_match. Inconclusive: E2E p95."
     assert re.findall(r'<p class="headline">(.*?)</p>', page) == [said]
     short, section, *_ = (part for part in written.text.split("\n## ")[1:])
-    for question in (
-        "Did it run? | Completed: 40 of 40 requests answered. | assayline view night-001",
-        f"Is it worse? | {said} | assayline gate night-001 --baseline night-000",
-        "Which prompts? | Rows 20, 21, 22, 23 and 8 more got worse. | assayline view night-001 night-000",
-        "Since when? | Since 2026-10-02 01:30. | assayline report --history night-001",
-        "What to do? | Look at the answers that changed, and measure both runs again.",
+    for question, answer, command in (
+        ("Did it run?", "Completed: 40 of 40 requests answered. |", "view night-001"),
+        (
+            "Is it worse?",
+            "Yes. exact_match is worse than the baseline, shown beyond",
+            "gate night-001 --baseline night-000",
+        ),
+        ("Which prompts?", "Rows 20, 21, 22, 23 and 8 more got worse. |", "view night-001 night-000"),
+        ("Since when?", "Since 2026-10-02 01:30. |", "report --history night-001"),
+        (
+            "What to do?",
+            "Look at the answers that changed, and measure",
+            "gate night-001 --baseline night-000 --remeasure",
+        ),
     ):
-        assert f"| {question}" in short.replace("\\", "")
+        assert f"| {question} | {answer}" in short.replace("\\", "")
+        assert f"- {question}: `assayline {command}`" in short.replace("\\", "")
+        assert f"<div><code>assayline {command}</code></div>" in page
     assert "the baseline, exact_match is worse than the baseline" not in page, "said once"
     assert r"| accuracy, exact\_match | fail |" in section
     assert r"- accuracy, exact\_match: fail." in section
@@ -191,7 +201,7 @@ def test_report_begins_with_the_verdict_when_a_gate_judged_the_run(settings, tmp
     again = make_report(settings, "night-001", folder=tmp_path)
     assert (again.document.state, again.document.headline[0]) == ("worse", said), "compared as when last judged"
     passed = make_report(settings, "night-002", "night-000", tmp_path)
-    kept = "Run night-002 is within its limits against night-000."
+    kept = "This run is within its limits against the baseline."
     assert (passed.document.state, passed.document.headline[0]) == ("completed", kept)
     unjudged = make_report(settings, "night-000", "night-001", tmp_path)
     assert "**Limits**" not in unjudged.text and unjudged.document.headline[0].startswith("Run completed")
@@ -316,8 +326,7 @@ def test_runs_without_a_prompt_in_common_are_not_compared(sad, tmp_path):
             UNTIMED,
             [{"error_kind": "bad", "error_message": "it was bad", "score": 0.0, "target": "y"}] * 3,
             [
-                "0 of 3 requests answered",
-                "3 requests failed",
+                "Run completed: 0% correct, 3 of 3 requests failed.",
                 "No prompt was answered correctly",
                 "it was bad",
             ],
@@ -326,13 +335,13 @@ def test_runs_without_a_prompt_in_common_are_not_compared(sad, tmp_path):
             "completed",
             {"Errors"},
             [{**OK, "score": 1.0, "target": "y"}],
-            ["Every prompt was answered correctly", "1 of 1 request answered"],
+            ["Every prompt was answered correctly", "Run completed: 100% correct, 10 tokens/s."],
         ),
         (
             "completed",
             set(),
             [{**OK, "score": 1.0, "target": "y"}, {**UNASKED, "score": 0.0, "target": "y"}],
-            ["50% correct by exact_match", "(n 2; 1 row could not be sent)"],
+            ["Run completed: 50% correct", "1 row could not be sent", "exact_match, 95%: "],
         ),
     ],
     ids=["nothing", "cancelled", "no target", "no times", "all errors", "one request", "not asked"],

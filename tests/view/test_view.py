@@ -192,7 +192,8 @@ def test_pages_fit_run_nothing_of_a_row_and_load_nothing(viewer: Viewer, tab: fl
     ]
     for path, names in given:
         url = str(httpx.URL(viewer.url + path, params=names))
-        for width in (390, 1280):  # loaded by the narrow window, which becomes a wide one
+        for width, scheme in ((390, "dark"), (1280, "light")):  # loaded by the narrow window, which becomes a wide one
+            tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
             size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
             tab.call("Emulation.setDeviceMetricsOverride", **size)
             if width == 390:
@@ -201,6 +202,7 @@ def test_pages_fit_run_nothing_of_a_row_and_load_nothing(viewer: Viewer, tab: fl
             tab.wait_for("[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('svg'))")
             found = tab.ask(LOOK)
             assert (found["wide"], found["broken"], found["foreign"]) == (False, [], []), (path, names, width)
+            assert tab.list_violations() == [], (path, names, scheme)
             assert found["title"] != "pwned" and found["status"] in (200, 404), (path, names)
     assert viewer.read("select count(*) from raw.runs where run_id <> 'chat'") == [(5,)]
 

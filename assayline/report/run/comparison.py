@@ -26,6 +26,7 @@ from assayline.words import (
     count,
     show_change,
     show_name,
+    show_note,
     show_points,
     show_ratio,
     show_share,
@@ -229,7 +230,7 @@ def read_flips(
                 **row,
                 "scorer": scorer,
                 "prompt": next((said for _, said in reversed(list_messages(ours))), None),
-                "messages_json": ours["asked_json"] or ours["messages_json"],
+                "messages": "\n".join(f"{role}: {said}" for role, said in list_messages(ours)),
                 "target": ours["target"],
                 "candidate_answer": ours["text"] or ours["error_kind"],
                 "baseline_answer": theirs.get("text") or theirs.get("error_kind"),
@@ -320,7 +321,8 @@ def tabulate_scores(comparison: ComparisonRows, *, is_judged: bool = True) -> Ta
     return tabulate_comparisons("Paired scores", ("scorer",), rows, is_judged=is_judged)
 
 
-QUESTIONS = (Column("question", 0), Column("answer", 1), Column("next", 2))
+QUESTIONS = (Column("question", 0, show_name), Column("answer", 1), Column("next", 2, show_note))
+IS_WORSE: dict[Verdict, str] = {"fail": "Yes", "suspect": "Perhaps", "inconclusive": "Not decided", "pass": "No"}
 ADVICE: dict[Verdict, str] = {
     "fail": "Look at the answers that changed, and measure both runs again. If the change is wanted, pin this run.",
     "suspect": "Measure both runs again, or wait for the next night.",
@@ -333,15 +335,20 @@ def answer_questions(connection: Connection, run: RunRows, comparison: Compariso
     """Build the section that says whether the run ran, whether it is worse, where, since when, and what to do."""
     run_id, baseline = run.run_id, comparison.baseline["run_id"]
     verdict = comparison.scores[0].verdict if comparison.scores else "inconclusive"
-    verdict = comparison.gate.verdict if comparison.gate else verdict
-    said = comparison.gate.headline if comparison.gate else say_verdict(comparison)
+    if gate := comparison.gate:
+        verdict = gate.verdict
+        limits = "" if verdict == "pass" else gate.name_limits(verdict)
+        more = "" if limits.startswith("accuracy") else limits and f": {limits}"
+        is_worse = f"{IS_WORSE[verdict]}{more}. {say_verdict(comparison)}"
+    else:
+        is_worse = f"{IS_WORSE[verdict]}, by the scores: no gate has judged these runs."
     named = [f"{row['source_row']:,}" for row in comparison.worse if row["source_row"] is not None]
     worse = sum(one.found.pairs["worse_prompts"] for one in comparison.scores[:1])
     more = [f"{worse - len(named):,} more"] if worse > len(named) else []
     which = f"{'Row' if worse == 1 else 'Rows'} {' and '.join([', '.join(named), *more])} got worse."
     answers = {
         "Did it run?": (f"{run.row['state'].capitalize()}: {say_answered(run.summary)}.", f"assayline view {run_id}"),
-        "Is it worse?": (said, f"assayline gate {run_id} --baseline {baseline}"),
+        "Is it worse?": (is_worse, f"assayline gate {run_id} --baseline {baseline}"),
         "Which prompts?": (
             which if named else f"{worse:,} got worse." if worse else "None got worse.",
             f"assayline view {run_id} {baseline}",
@@ -353,8 +360,8 @@ def answer_questions(connection: Connection, run: RunRows, comparison: Compariso
         answers["What to do?"] = ADVICE[verdict], ""
     elif run.row["purpose"] in ("import", "totals"):
         answers["What to do?"] = "Look at the answers that changed, or import more results of both.", "assayline import"
-    lines = [(question, *told) for question, told in answers.items()]
-    return make_section("short", "In short", tabulate("Five questions", QUESTIONS, lines))
+    lines = [(question, answer, command and f"`{command}`") for question, (answer, command) in answers.items()]
+    return make_section("short", "Five questions", tabulate("Five questions", QUESTIONS, lines))
 
 
 def _say_since(connection: Connection, run: Row, verdict: Verdict) -> str:
@@ -437,7 +444,7 @@ def _show_dot(score: float | None) -> str:
 def _show_flip(title: str, row: Row, autopsies: Mapping[str, str]) -> Sample:
     values = f"{show_value(row['baseline_value'])} → {show_value(row['candidate_value'])}"
     quotes = [
-        cut_quote("Prompt messages", row["messages_json"]),
+        cut_quote("Prompt", row["messages"]),
         cut_quote("Output of the run", row["candidate_answer"]),
         cut_quote("Output of the baseline", row["baseline_answer"]),
         cut_quote("Target", row["target"]),

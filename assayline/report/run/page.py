@@ -1,7 +1,7 @@
 """Headline, key figures, cost, and the description of a run."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from assayline.report.document import Column, Figure, Section, make_section, tabulate, warn
@@ -12,13 +12,11 @@ from assayline.store.manifest import ENDED_WELL, IMPORTS
 from assayline.words import (
     DASH,
     count,
-    name_metric,
     show_known,
     show_money,
     show_number,
     show_range,
     show_rate,
-    show_seconds,
     show_share,
     show_value,
 )
@@ -197,9 +195,47 @@ DEVICES = (
 )
 
 
-def write_headline(run: RunRows) -> list[str]:
-    """Return the headline sentences, most important first."""
-    return [_say_end(run), _say_quality(run), _say_speed(run), _say_cost(run), _say_trouble(run.summary), *run.warnings]
+def write_headline(run: RunRows, metrics: Sequence[Row]) -> list[str]:
+    """Return the headline sentences, most important first. `metrics` are rows of `read_metric_table`."""
+    return [
+        _say_end(run, say_run(metrics)),
+        _say_unscored(run),
+        _say_untimed(run.summary),
+        _say_cost(run),
+        *run.warnings,
+    ]
+
+
+def say_run(metrics: Iterable[Row]) -> str:
+    """Return the words of a run's end: `98.1% correct, 2,786 tokens/s, 2 of 155 requests failed`.
+
+    `metrics` are rows of `read_metric_table`, of whose scorers the first one counts.
+    """
+    found = {row["source"]: row for row in reversed([*metrics]) if row["value"] is not None}
+    values = {source: row["value"] for source, row in found.items()}
+    parts = []
+    if accuracy := found.get("accuracy mean"):
+        name, share = str(accuracy["metric"]).partition(" (")[0], show_share(accuracy["value"])
+        parts.append(f"{share} correct" if name == "accuracy" else f"{name} {share}")
+    if (rate := values.get("output_tokens_per_s mean")) is not None:
+        parts.append(show_rate(rate, "tokens"))
+    if errors := values.get("error_requests total"):
+        parts.append(f"{errors:,.0f} of {found['error_requests total']['n']:,.0f} requests failed")
+    counts = [(words, int(values.get(f"{metric} total") or 0)) for metric, words in TROUBLE.items()]
+    return ", ".join([*parts, *(count(number, *words) for words, number in counts if number)])
+
+
+TROUBLE = {
+    "missing_requests": ("request has no result", "requests have no result"),
+    "unasked_rows": ("row could not be sent", "rows could not be sent"),
+    "engine_failures": ("engine failure",),
+    "reductions": ("memory reduction",),
+    "context_limited_requests": (
+        "answer was cut off at the context limit",
+        "answers were cut off at the context limit",
+    ),
+}
+"""Counts of failures, in words."""
 
 
 def choose_figures(run: RunRows, *, is_worse: bool) -> list[Figure | None]:
@@ -208,11 +244,12 @@ def choose_figures(run: RunRows, *, is_worse: bool) -> list[Figure | None]:
     interval = show_range(show_share(summary["accuracy_low"]), show_share(summary["accuracy_high"]))
     n = summary["scored_samples"]
     scores = f"95%: {interval}, n {n:,}" if interval else count(n, "score")
+    scores = ", ".join(filter(None, [summary["scorer"], scores]))
     return [
         Figure(
             "Mean verdict" if _is_judge(run) else "Accuracy",
             show_share(summary["accuracy"]),
-            scores + _say_unasked(summary),
+            scores,
             is_bad=is_worse or summary["unasked_rows"] > 0,
         ),
         make_figure("output_tokens_per_s", run.values.get(("output_tokens_per_s mean", None))),
@@ -233,12 +270,14 @@ def choose_figures(run: RunRows, *, is_worse: bool) -> list[Figure | None]:
     ]
 
 
-def _say_end(run: RunRows) -> str:
+def _say_end(run: RunRows, words: str) -> str:
     message, answered = run.row["message"], say_answered(run.summary)
     reason = str(message).splitlines()[0].rstrip(".") if message else ""
     if (state := run.row["state"]) in ENDED_WELL:
-        return f"Run {state}: {answered}. {reason.partition(' hint: ')[0]}".rstrip()
-    return f"Run {state}{reason and f': {reason}'}. {answered}."
+        parts = [answered] if run.summary["expected_requests"] is None or not words else []
+        told = "; ".join([*parts, *filter(None, [words])])
+        return f"Run {state}: {told}. {reason.partition(' hint: ')[0]}".rstrip()
+    return f"Run {state}{reason and f': {reason}'}. {answered}{words and f'; {words}'}."
 
 
 def _is_judge(run: RunRows) -> bool:
@@ -247,18 +286,9 @@ def _is_judge(run: RunRows) -> bool:
     return bool(scorers and scorers[0].get("kind") == "verdict")
 
 
-def _say_quality(run: RunRows) -> str:
-    summary = run.summary
-    if summary["accuracy"] is None:
-        return _say_unscored(run)
-    interval = show_range(show_share(summary["accuracy_low"]), show_share(summary["accuracy_high"]))
-    sure = f", 95% interval {interval}" if interval else ""
-    share = show_share(summary["accuracy"])
-    mean = f"Mean verdict {share}" if _is_judge(run) else f"{share} correct by {summary['scorer']}"
-    return f"{mean}{sure} (n {summary['scored_samples']:,}{_say_unasked(summary)})."
-
-
 def _say_unscored(run: RunRows) -> str:
+    if run.summary["accuracy"] is not None:
+        return ""
     if not run.summary["answered_requests"]:
         return "No request was answered, so nothing was scored."
     if run.row["state"] not in ENDED_WELL:
@@ -269,29 +299,7 @@ def _say_unscored(run: RunRows) -> str:
     return "Nothing was scored: the prompts have no targets, or the spec has no scorers."
 
 
-def _say_unasked(summary: Row) -> str:
-    """Report rows that were not sent, which lower the accuracy."""
-    rows = summary["unasked_rows"]
-    return f"; {count(rows, 'row')} could not be sent" if rows else ""
-
-
-def _say_speed(run: RunRows) -> str:
-    speed, tail = run.summary["output_tokens_per_s"], run.value("e2e_s", "p95")
-    if speed is None or tail is None:
-        return "No times were reported." if run.summary["ok_requests"] else "No results, so speed is unknown."
-    return f"{show_rate(speed, 'output tokens')}; {name_metric('e2e_p95_s')} {show_seconds(tail)}."
-
-
-def _say_trouble(summary: Row) -> str:
-    parts = []
-    if summary["error_requests"]:
-        parts.append(f"{count(summary['error_requests'], 'request')} failed")
-    if summary["missing_requests"]:
-        parts.append(f"{count(summary['missing_requests'], 'request has', 'requests have')} no result")
-    if summary["engine_failures"]:
-        reduced = f" and {count(summary['reductions'], 'reduction')}" if summary["reductions"] else ""
-        parts.append(f"{count(summary['engine_failures'], 'engine failure')}{reduced}")
-    if cut := summary["context_limited_requests"]:
-        parts.append(f"{count(cut, 'answer was', 'answers were')} cut off at the context limit")
-    fine = "No request failed." if summary["engine_failures"] is None else "No request or engine failed."
-    return f"Warning: {'; '.join(parts)}." if parts else "" if summary["ok_requests"] is None else fine
+def _say_untimed(summary: Row) -> str:
+    if summary["output_tokens_per_s"] is not None:
+        return ""
+    return "No times were reported." if summary["ok_requests"] else "No results, so speed is unknown."
