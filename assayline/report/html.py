@@ -86,7 +86,7 @@ def make_environment(*folders: Path) -> Environment:
 
 
 def _mark_code(text: str) -> Markup:
-    """Escape a sentence, and mark what it has in backticks, such as a command, as code."""
+    """Escape a sentence, and turn its parts in backticks, such as commands, into code."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 

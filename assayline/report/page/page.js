@@ -21,11 +21,13 @@
     const config = makeConfig();
     for (const plot of document.querySelectorAll(".plot")) {
       const spec = JSON.parse(document.getElementById(plot.dataset.chart).textContent);
-      const inside = document.createElement("div"); // Vega names its element, and the page's description is on the plot
-      plot.replaceChildren(inside);
-      window.vegaEmbed(inside, spec, { actions: false, ast: true, renderer: "svg", config }).catch((error) => {
-        plot.textContent = "Failed to draw this chart: " + error.message;
-      });
+      const description = (plot.dataset.description ??= plot.ariaLabel);
+      window
+        .vegaEmbed(plot, spec, { actions: false, ast: true, renderer: "svg", config })
+        .then(() => Object.assign(plot, { role: "img", ariaLabel: description, ariaRoleDescription: null })) // not Vega's
+        .catch((error) => {
+          plot.textContent = "Failed to draw this chart: " + error.message;
+        });
     }
   }
 

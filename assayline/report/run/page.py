@@ -70,7 +70,7 @@ def _list_run(run: Row, spec: dict[str, Any], sources: Sequence[str]) -> list[tu
         **(
             {"imported from": f"{source['tool']} {source['version'] or ''}", "settings": _compact(source["settings"])}
             if run["purpose"] in IMPORTS
-            else {"engine": f"{engine.get('backend')}, {engine.get('mode')}, {spec.get('workers')} workers"}
+            else {"engine": f"{engine.get('backend')}, {engine.get('mode')}, {count(spec.get('workers') or 1, 'worker')}"}
         ),
         "spec digest": run["spec_hash"],
         "configuration digest": run["config_id"],
@@ -300,6 +300,4 @@ def _say_unscored(run: RunRows) -> str:
 
 
 def _say_untimed(summary: Row) -> str:
-    if summary["output_tokens_per_s"] is not None:
-        return ""
-    return "No times were reported." if summary["ok_requests"] else "No results, so speed is unknown."
+    return "No times were reported." if summary["ok_requests"] and summary["output_tokens_per_s"] is None else ""

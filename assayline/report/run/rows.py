@@ -28,6 +28,8 @@ def say_answered(summary: Row) -> str:
     """Return how many requests were answered."""
     if summary["expected_requests"] is None:
         return "Its file states totals alone"
+    if not summary["expected_requests"]:
+        return "No request was sent"
     return f"{summary['ok_requests']:,} of {count(summary['expected_requests'], 'request')} answered"
 
 
