@@ -344,8 +344,8 @@ def answer_questions(connection: Connection, run: RunRows, comparison: Compariso
         is_worse = f"{IS_WORSE[verdict]}, by the scores: no gate has judged these runs."
     named = [f"{row['source_row']:,}" for row in comparison.worse if row["source_row"] is not None]
     worse = sum(one.found.pairs["worse_prompts"] for one in comparison.scores[:1])
-    more = [f"{worse - len(named):,} more"] if worse > len(named) else []
-    which = f"{'Row' if worse == 1 else 'Rows'} {' and '.join([', '.join(named), *more])} got worse."
+    others = [f"{worse - len(named):,} more"] if worse > len(named) else []
+    which = f"{'Row' if worse == 1 else 'Rows'} {' and '.join([', '.join(named), *others])} got worse."
     answers = {
         "Did it run?": (f"{run.row['state'].capitalize()}: {say_answered(run.summary)}.", f"assayline view {run_id}"),
         "Is it worse?": (is_worse, f"assayline gate {run_id} --baseline {baseline}"),

@@ -70,7 +70,9 @@ def _list_run(run: Row, spec: dict[str, Any], sources: Sequence[str]) -> list[tu
         **(
             {"imported from": f"{source['tool']} {source['version'] or ''}", "settings": _compact(source["settings"])}
             if run["purpose"] in IMPORTS
-            else {"engine": f"{engine.get('backend')}, {engine.get('mode')}, {count(spec.get('workers') or 1, 'worker')}"}
+            else {
+                "engine": f"{engine.get('backend')}, {engine.get('mode')}, {count(spec.get('workers') or 1, 'worker')}"
+            }
         ),
         "spec digest": run["spec_hash"],
         "configuration digest": run["config_id"],
