@@ -258,7 +258,7 @@ def test_judge_that_fails_costs_its_panel_only_and_is_retried(fake_spec, data_di
     messages = "select message from runs where name = 'trial'"
     assert "helpful, judge 1: The judge has no room" in flow_kit.query(data_dir, messages)[0]
     page = (data_dir / "runs" / runs[0][0] / "report.md").read_text(encoding="utf-8")
-    assert re.search(r"Run completed: 50% correct, .* Run", page) and "no room" in page
+    assert re.search(r"Run completed: 100% correct, .* Run", page) and "no room" in page
     assert evaluate(spec).run_id == runs[0][0]
     assert flow_kit.query(data_dir, counts) == [("exact_match", 40), ("helpful", 40), ("other", 40)]
     assert flow_kit.query(data_dir, messages) == [None]

@@ -18,7 +18,7 @@ def figure(source: str, value: float | None, n: int | None = None) -> dict[str, 
     return {"metric": "accuracy (exact_match)", "source": source, "value": value, "n": n}
 
 
-def test_say_run_counts_failures_and_leaves_out_what_was_not_measured():
+def test_words_of_a_run_count_failures_and_omit_values_that_were_not_measured():
     accuracy, tokens = figure("accuracy mean", 0.981), figure("output_tokens_per_s mean", 2786.4)
     told = "98.1% correct, 2,786\u00a0tokens/s, 2 of 155 requests failed"
     assert say_run([accuracy, tokens, figure("error_requests total", 2, 155)]) == told
