@@ -25,7 +25,7 @@ def test_schema_of_the_form_takes_a_spec_as_a_file_an_object_or_a_path(taken):
 
 
 def test_schema_of_the_form_offers_choices():
-    assert list(evaluate.parameters.properties) == ["spec", "resume"], "what other flows set is not in the form"
+    assert list(evaluate.parameters.properties) == ["spec", "resume", "tags"], "what other flows set is not in the form"
     resumed = evaluate.parameters.properties["resume"]["anyOf"]
     assert resumed[0]["enum"] == ["auto", "never"] and resumed[1]["title"] == "run id"
     assert nightly.parameters.properties["resume"]["enum"] == ["never", "auto"]

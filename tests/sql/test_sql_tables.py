@@ -42,7 +42,7 @@ def test_another_client_sees_the_tables_and_functions_for_users(tmp_path):
 def test_a_run_has_its_headline_metrics_its_gate_and_its_conditions(store):
     store.given_answers(answered("0"), answered("1", 3.0), {"request_id": "2", "error_kind": "timeout"}, target="t")
     given_scores(store, 1.0, 0.0, 0.0)
-    store.connection.execute("insert into baselines values ('stable', ?, ?, null)", [RUN, START])
+    store.connection.execute("insert into baselines values ('stable', ?, ?, null, null)", [RUN, START])
     store.given("verdicts", {"limit_on": "accuracy", "verdict": "pass", "baseline_run_id": "old"})
     store.given("engine_events", {"event": "opened", "at_s": 0.5, "details_json": '{"device_name": "H100"}'})
     store.given("runs", {"run_id": "under way", "state": "running"})

@@ -131,7 +131,7 @@ def test_the_metric_table_at_a_runs_end_is_the_one_that_is_read_later(runs: Conn
 
 def test_every_change_of_rows_forgets_stored_metrics() -> None:
     """Fails when a module starts to write raw tables: call forget_metrics in the same transaction."""
-    statement = re.compile(r"\b(?:insert into|delete from|update(?= \S+ set (?!message\b))) ([\w{}.]+)")
+    statement = re.compile(r"\b(?:insert into|delete from|update(?= \S+ set (?!(?:message|tags)\b))) ([\w{}.]+)")
     computed = {"verdicts", "rankings", "judge_audits", "comparisons"}
     no_rows_of_runs = {"baselines", "labels", "schema_version", "raw.schema_version", "raw.{table}"} | computed
     package = Path(__file__).parents[2]
