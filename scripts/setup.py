@@ -1,6 +1,6 @@
 """Make .venv from the lock files: vLLM's CUDA build if an NVIDIA driver answers, otherwise its CPU build.
 
-    python3 scripts/setup.py [--dev] [--target cpu|cuda] [--wheels FOLDER]
+    python3 scripts/setup.py [--extra ray | --dev] [--target cpu|cuda] [--wheels FOLDER]
     python3 scripts/setup.py wheels [--target cpu|cuda] [--python 3.12] [--wheels FOLDER]
     python3 scripts/setup.py --check
 
@@ -39,6 +39,8 @@ CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 """Used only if pip's indexes do not have torch's CPU build."""
 PIP = ["-m", "pip", "--disable-pip-version-check"]
 NEEDED_GB = {"cpu": 4, "cuda": 12}
+MORE: list[list[str]] = [[], ["ray"], ["ray", "dev"]]
+"""The locks besides the target's: of an ordinary setup, of one with `--extra ray`, and of one with `--dev`."""
 NEWEST_GLIBC = 31
 """glibc 2.31 (Debian 11, Ubuntu 20.04), the oldest for which every locked package has a wheel."""
 HIDDEN = (" + ", " - ", " ~ ", "Looking in ", "Saved ", "Checked ", "Using Python ", "Processing ", "Success")
@@ -85,13 +87,15 @@ class Environment:
         self.python = self.folder / "bin" / "python"
         self.stamp = self.folder / "setup.json"
 
-    def is_ready(self, dev: bool) -> bool:
-        """Return True if the environment works and matches the locks."""
-        return self.python.exists() and self.read_stamp() in (self.describe(dev), self.describe(dev=True))
+    def is_ready(self, more: list[str]) -> bool:
+        """Return True if the environment works and matches the locks, with at least `more` of them."""
+        return self.python.exists() and any(
+            self.read_stamp() == self.describe(locks) for locks in MORE if len(locks) >= len(more)
+        )
 
     def is_broken(self) -> bool:
         """Return True if the environment must be recreated. One without setup.json is the user's own and is kept."""
-        stamp, now = self.read_stamp(), self.describe(dev=False)
+        stamp, now = self.read_stamp(), self.describe([])
         same = self.python.exists() and all(
             (stamp or {}).get(key) == now[key] for key in ("folder", "python", "target")
         )
@@ -101,17 +105,17 @@ class Environment:
         """Return the contents of setup.json, empty if an installation was interrupted."""
         return json.loads(self.stamp.read_text(encoding="utf-8") or "{}") if self.stamp.exists() else None
 
-    def describe(self, dev: bool) -> dict[str, Any]:
+    def describe(self, more: list[str]) -> dict[str, Any]:
         """Return the contents of setup.json for an installation of the present locks."""
         files = [*sorted(self.root.glob("locks/*.txt")), self.root / "pyproject.toml", Path(__file__)]
         digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
         made_for = {"folder": str(self.folder), "python": str(self.python.resolve()), "target": self.target}
-        return {**made_for, "dev": dev, "digest": digest}
+        return {**made_for, "more": more, "digest": digest}
 
 
-def set_up(environment: Environment, dev: bool, wheels: Path | None) -> None:
+def set_up(environment: Environment, more: list[str], wheels: Path | None) -> None:
     """Create or update .venv if needed."""
-    if environment.is_ready(dev):
+    if environment.is_ready(more):
         return
     path = environment.root / ".cache" / "setup.lock"
     path.parent.mkdir(exist_ok=True)
@@ -122,31 +126,31 @@ def set_up(environment: Environment, dev: bool, wheels: Path | None) -> None:
             print("setup: waiting for another setup in this folder", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         os.set_inheritable(lock.fileno(), True)  # an installer that outlives a killed setup keeps the lock
-        if not environment.is_ready(dev):
-            install(environment, dev, wheels)
+        if not environment.is_ready(more):
+            install(environment, more, wheels)
 
 
-def install(environment: Environment, dev: bool, wheels: Path | None) -> None:
-    """Install the locks; the dev lock if requested, or installed before."""
+def install(environment: Environment, more: list[str], wheels: Path | None) -> None:
+    """Install the locks; those besides the target's if requested, or installed before."""
     started = time.monotonic()
     print(f"setup: installing into {environment.folder}", flush=True)
     if environment.is_broken():
         print("setup: recreating .venv: it is unfinished, moved, or for another Python or vLLM", flush=True)
         shutil.rmtree(environment.folder)
     before = environment.read_stamp()
-    dev = dev or bool(before and before["dev"])
+    more = max(more, (before or {}).get("more", []), key=len)
     if not environment.folder.exists():
         check_machine(environment.target, shutil.disk_usage(environment.root).free, Path("/proc/cpuinfo"))
         environment.folder.mkdir()
     environment.stamp.write_text("")
     try:
         make_environment(environment, wheels)
-        install_locks(environment, dev, wheels)
+        install_locks(environment, more, wheels)
     except SetupError as error:
         if error.kind not in ("disk", "other"):  # uv downloads everything before it changes the environment
             environment.stamp.write_text(json.dumps(before)) if before else environment.stamp.unlink()
         raise
-    environment.stamp.write_text(json.dumps(environment.describe(dev)), encoding="utf-8")
+    environment.stamp.write_text(json.dumps(environment.describe(more)), encoding="utf-8")
     print(f"setup: done after {time.monotonic() - started:.0f} s", flush=True)
 
 
@@ -178,7 +182,7 @@ def make_environment(environment: Environment, wheels: Path | None) -> None:
     run([*command, "-r", str(environment.root / "locks" / "uv.txt")], "installing uv", variables)
 
 
-def install_locks(environment: Environment, dev: bool, wheels: Path | None) -> None:
+def install_locks(environment: Environment, more: list[str], wheels: Path | None) -> None:
     """Install the locks and the repository itself with uv."""
     command = [str(environment.folder / "bin" / "uv"), "pip", "install", "--no-deps"]
     command += ["--python", str(environment.python)]
@@ -189,7 +193,7 @@ def install_locks(environment: Environment, dev: bool, wheels: Path | None) -> N
     if environment.target == "cpu":
         otherwise = [] if wheels else ["--default-index", CPU_TORCH_INDEX]
         run([*command, "-r", str(locks / "torch-cpu.txt")], "installing torch's CPU build", variables, otherwise)
-    for name in [environment.target, "dev"] if dev else [environment.target]:
+    for name in [environment.target, *more]:
         run([*command, "--require-hashes", "-r", str(locks / f"{name}.txt")], f"installing {name}.txt", variables)
     patch_torchvision(environment.folder)
     run([*command, "--no-build-isolation", "-e", str(environment.root)], "installing assayline", variables)
@@ -211,7 +215,7 @@ def fetch_wheels(root: Path, folder: Path, target: str, python: str) -> None:
     if target == "cpu":
         torch = [*command, "-r", str(root / "locks" / "torch-cpu.txt")]
         run(torch, "fetching torch's CPU build", {}, ["--index-url", CPU_TORCH_INDEX])
-    locks = [option for name in ("uv", target, "dev") for option in ("-r", str(root / "locks" / f"{name}.txt"))]
+    locks = [option for name in ("uv", target, *MORE[-1]) for option in ("-r", str(root / "locks" / f"{name}.txt"))]
     run([*command, "--require-hashes", *locks], "fetching wheels", {})
     print(f"wheels: done. hint: copy repository and folder to the other machine: make setup WHEELS={folder.name}")
 
@@ -268,7 +272,8 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(prog="scripts/setup.py", description="Make .venv from the lock files.")
     parser.add_argument("action", nargs="?", choices=["setup", "wheels"], default="setup")
     parser.add_argument("--check", action="store_true", help="print the installed vLLM and the supported ones")
-    parser.add_argument("--dev", action="store_true", help="install packages of tests and linters too")
+    parser.add_argument("--extra", choices=["ray", ""], help="install Ray too")
+    parser.add_argument("--dev", action="store_true", help="install Ray and packages of tests and linters too")
     parser.add_argument("--wheels", help="folder of wheels that `wheels` fills and `setup` uses as its only source")
     parser.add_argument("--target", choices=["cpu", "cuda", ""], help="vLLM build (default: that for this machine)")
     parser.add_argument("--python", help="for `wheels`: 3.11, 3.12 or 3.13 (default: this Python)")
@@ -282,7 +287,7 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
             python = options.python or f"{sys.version_info[0]}.{sys.version_info[1]}"
             fetch_wheels(root, wheels or root / "wheels", target, python)
         else:
-            set_up(Environment(root, target), options.dev, wheels)
+            set_up(Environment(root, target), MORE[2 if options.dev else bool(options.extra)], wheels)
     except SetupError as error:
         print(f"{options.action}: {error}", file=sys.stderr)
         return 1

