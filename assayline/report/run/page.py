@@ -70,9 +70,7 @@ def _list_run(run: Row, spec: dict[str, Any], sources: Sequence[str]) -> list[tu
         **(
             {"imported from": f"{source['tool']} {source['version'] or ''}", "settings": _compact(source["settings"])}
             if run["purpose"] in IMPORTS
-            else {
-                "engine": f"{engine.get('backend')}, {engine.get('mode')}, {count(spec.get('workers') or 1, 'worker')}"
-            }
+            else {"engine": f"{engine.get('backend')}, {engine.get('mode')}, {_name_workers(spec.get('workers') or 1)}"}
         ),
         "spec digest": run["spec_hash"],
         "configuration digest": run["config_id"],
@@ -87,6 +85,10 @@ def _list_run(run: Row, spec: dict[str, Any], sources: Sequence[str]) -> list[tu
         "note": run["note"],
     }
     return [(name, show_value(value)) for name, value in pairs.items()]
+
+
+def _name_workers(workers: int | str) -> str:
+    return count(workers, "worker") if isinstance(workers, int) else f"workers: {workers}"
 
 
 def _compact(value: object) -> str:
