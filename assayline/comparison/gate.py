@@ -33,7 +33,7 @@ from assayline.comparison.queries import (
     say_reach,
 )
 from assayline.comparison.reread import judge_stored_reading
-from assayline.comparison.totals import is_stated, limit_stated
+from assayline.comparison.totals import is_imported, is_stated, limit_stated
 from assayline.errors import AssaylineError, ComparisonError, SpecError
 from assayline.spec.criteria import GateSpec
 from assayline.spec.file import override_spec, parse_stored
@@ -134,6 +134,7 @@ class GateReport:
 
 
 ANOTHER_SESSION = "The baseline is of another session; `assayline gate --remeasure` measures both in one."
+IMPORTED_SESSION = "The baseline is of another session."
 
 
 def judge_run(
@@ -200,7 +201,7 @@ def judge_run_against(
 
 def _check_ended(new: Side, old: Side) -> None:
     for side in (new, old):
-        if side.state not in ENDED_WELL and json.loads(side.spec_json).get("imported"):
+        if side.state not in ENDED_WELL and is_imported(side.spec_json):
             raise ComparisonError(
                 f"Run {side.run_id} is {side.state}: its imported file is partial. hint: import a complete result."
             )
@@ -418,15 +419,13 @@ def _check_speed(
         yield Check("speed", "inconclusive", f"{', '.join(map(name_metric, wanted))} cannot be judged: {reason}.")
         return
     is_apart = nights == 1 and (new.benchmark_id is None or new.benchmark_id != old.benchmark_id)
+    remark = IMPORTED_SESSION if is_imported(new.spec_json, old.spec_json) else ANOTHER_SESSION
     rows = compare_speed(connection, *repeats, wanted, nights, is_apart=is_apart)
     few = ", ".join(name_metric(metric) for metric in wanted if metric in rows and rows[metric].p_value is None)
     for metric, limit in wanted.items():
         check = mark_suspect(judge_speed(metric, limit, rows.get(metric), few, nights=nights), LEVEL)
-        yield (
-            replace(check, words=f"{check.words} {ANOTHER_SESSION}")
-            if is_apart and check.p_value is not None
-            else check
-        )
+        is_told = is_apart and check.p_value is not None
+        yield replace(check, words=f"{check.words} {remark}") if is_told else check
 
 
 def judge_speed(metric: str, limit: float, found: Comparison | None, few: str = "", *, nights: int = 1) -> Check:

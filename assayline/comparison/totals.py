@@ -17,6 +17,11 @@ def is_stated(*specs_json: str) -> bool:
     return any("totals" in json.loads(spec).get("imported", {}) for spec in specs_json)
 
 
+def is_imported(*specs_json: str) -> bool:
+    """Return whether one of the runs with these stored specs is a file's, so that nothing can measure it again."""
+    return any("imported" in json.loads(spec) for spec in specs_json)
+
+
 def limit_stated(connection: Connection, new: Side, old: Side, limits: GateSpec) -> dict[str, float]:
     """Return the limit on accuracy as a share of the baseline's, by metric; empty for runs with prompts."""
     accuracy = read_metric(connection, old.run_id) if is_stated(new.spec_json, old.spec_json) else None

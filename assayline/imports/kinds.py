@@ -16,8 +16,8 @@ MARKS: dict[str, tuple[tuple[str, ...], ...]] = {
     "inference-perf": (("load_summary", "successes"),),
     "vllm-bench": (
         ("model_id", "date"),
-        ("model_id", "elapsed_time"),
-        ("model_id", "avg_latency"),
+        ("elapsed_time", "requests_per_second"),
+        ("avg_latency", "percentiles"),
     ),
     "values": (("date", "name", "value"),),
     "openai-batch": (("custom_id",),),

@@ -35,6 +35,7 @@ from assayline.records import Completion, Prompt, Request
 from assayline.run.rebuild import rebuild_run
 from assayline.run.tag import tag_run
 from assayline.settings import Settings
+from assayline.spec.criteria import GateSpec
 from assayline.store.database import TABLE_VERSION, Connection, read_rows
 from assayline.store.locks import lock_run
 from assayline.store.manifest import (
@@ -253,6 +254,8 @@ def _identify(spec: dict[str, Any]) -> str:
 def _describe(imported: Imported, digest: str, has_times: bool) -> dict[str, Any]:
     """Return what stands for the spec of the run: the facts of the file, in the fields of a spec."""
     tool = {"tool": imported.tool, "version": imported.version, "settings": imported.settings}
+    stated = {name for one in imported.totals for name in (one.metric, f"{one.metric[:-2]}_{one.statistic}_s")}
+    limits = {name: limit for name, limit in GateSpec().max_slowdown.items() if name in stated}
     return {
         "name": imported.prompt_set, "model": imported.model, "scorers": [],
         "prompts": {"name": imported.prompt_set, "source": {"kind": IMPORTED, **tool}},
@@ -261,7 +264,7 @@ def _describe(imported: Imported, digest: str, has_times: bool) -> dict[str, Any
             **({} if imported.has_rows else {"totals": [one._asdict() for one in imported.totals]}),
         },
         **({"load": imported.load} if imported.load else {}),
-        **({} if has_times else {"gate": {"max_slowdown": {}}}),
+        **({} if has_times else {"gate": {"max_slowdown": limits if not imported.has_rows else {}}}),
     }  # fmt: skip
 
 
@@ -298,7 +301,7 @@ def _make_manifest(imported: Imported, spec: dict[str, Any], digest: str, counts
 
 def _write_rows(run_dir: Path, imported: Imported, show: Callable[[int], object]) -> tuple[PromptCounts, bool]:
     """Write the rows to parts. Return their counts, and whether there are times."""
-    has_times = any(one.metric.endswith("_s") for one in imported.totals) and not imported.has_rows
+    has_times = False
     prompts = duplicates = requests = 0
     scores: list[HarnessScore] = []
     outside: dict[str, float] = {}

@@ -39,7 +39,7 @@ def _read_run(path: Path, data: dict[str, Any]) -> Imported:
     return Imported(
         tool=TOOL,
         version=data.get("vllm_version"),
-        model=data["model_id"],
+        model=data.get("model_id", ""),  # older versions of throughput and latency leave it out
         prompt_set=" ".join(filter(None, [TOOL, data.get("label"), command])),
         files=[path],
         rows=_read_rows(data) if has_rows else (),

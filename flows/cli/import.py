@@ -82,12 +82,20 @@ def _show(rows: int) -> None:
 
 def describe(outcome: "Outcome") -> str:
     """Return the line of a run: id, prompts, model and figures."""
-    from assayline.words import SPACE, count, name_metric, show_metric
+    from assayline.words import SPACE, count
 
     run = outcome.run
     rows = count(run.prompts.prompt_rows if run.prompts else 0, "prompt")
     parts = [rows if run.purpose == "import" else "totals", f"model {run.model}"]
-    parts += [f"{name_metric(name)} {show_metric(*figure)}" for name, figure in outcome.figures.items()]
+    parts += [_say_figure(name, *figure) for name, figure in outcome.figures.items()]
     if not outcome.is_new:
         parts.append(f"imported before; {'not stored again' if outcome.notes else 'nothing was stored'}")
     return f"{run.run_id}: {', '.join(parts)}".replace(SPACE, " ")
+
+
+def _say_figure(metric: str, value: float, unit: str) -> str:
+    """Return a metric with its value; its unit once, if that is in its name."""
+    from assayline.words import name_metric, show_metric, show_value
+
+    name = name_metric(metric)
+    return f"{show_value(value)} {name}" if name.endswith(unit) else f"{name} {show_metric(value, unit)}"

@@ -207,10 +207,21 @@ def test_two_results_conclude_nothing_and_repeats_of_each_are_judged(settings, t
     assert judged["output_tokens_per_s"].name_change() == "worse" and "6 of this run and 6 of the baseline" in words
     report = DatabaseThread(settings).run(lambda connection: judge_run(connection, *pair))
     assert [check.check for check in report.failed] == ["output_tokens_per_s"]
+    assert "of another session." in report.sentence and "--remeasure" not in report.sentence
     broken = write(tmp_path / "broken.json", {**make_night(20), "completed": 6, "failed": 6})
     failed = add(settings, broken, machine="a")[0].run.run_id
     report = DatabaseThread(settings).run(lambda connection: judge_run(connection, failed, pair[1]))
     assert [(check.check, check.candidate) for check in report.failed] == [("errors", 0.5)]
+    assert [check.check for check in report.checks] == ["errors", "output_tokens_per_s", "tpot_p50_s"], "no E2E stated"
+
+
+def test_a_file_without_its_models_name_takes_the_one_that_is_passed(settings, tmp_path):
+    for name in ("latency", "throughput"):
+        data = json.loads((TOTALS / f"{name}.json").read_text())
+        nameless = write(tmp_path / f"{name}.json", {key: value for key, value in data.items() if key != "model_id"})
+        with pytest.raises(PromptError, match=r"does not name a model.*hint: pass --model NAME"):
+            add(settings, nameless)
+        assert add(settings, nameless, model="m")[0].run.model == "m"
 
 
 def test_results_with_a_limit_are_not_repeats_of_whole_ones(settings, tmp_path):
@@ -227,7 +238,7 @@ def test_a_renamed_model_is_one_row_of_a_leaderboard_and_totals_have_pages(setti
     assert run("import", [str(drop_samples(tmp_path)), str(TOTALS / "serve.json"), "--timezone", "Europe/Berlin"]) == 0
     printed = capsys.readouterr().out.splitlines()
     first, second = (line.partition(":")[0] for line in printed[:2])
-    assert second.startswith("20261128-18554") and "output tokens/s 62.7 tokens/s" in printed[1]
+    assert second.startswith("20261128-18554") and ", 62.7 output tokens/s" in printed[1]
     assert printed[2] == f"Next: assayline report {second}"
     assert run("rename", [second, "--model", "SmolLM2", "--name", "choices+regex"]) == 0
     assert run("rename", [first, "--model", "SmolLM2"]) == 0
