@@ -5,8 +5,8 @@
 It has two nightly runs of one evaluation a week apart, the second of which is worse and was judged by the gate; the
 same prompts with reasoning tokens; and three benchmarks: two values of max concurrency with five repeats each, three
 models, and one model under five loads. Prompts are those of examples/arithmetic.jsonl; examples/simulated_engine.py
-makes up answers and times. docs/guides/sql-cookbook.md quotes this database, and tests read it. It makes a folder per
-run and loads the database from the folders, like `assayline db rebuild`.
+makes up answers and times. docs/reference/sql-cookbook.md quotes this database, and tests read it. It makes a folder
+per run and loads the database from the folders, like `assayline db rebuild`.
 """
 
 import json

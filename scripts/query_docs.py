@@ -1,4 +1,4 @@
-"""Write docs/guides/sql-cookbook.md, with results from the database of examples/two_weeks.py.
+"""Write docs/reference/sql-cookbook.md, with results from the database of examples/two_weeks.py.
 
 `python -m scripts.query_docs`; a test regenerates the page and compares it.
 
@@ -222,7 +222,7 @@ INTRODUCTION = (
     "they are the same everywhere: they measure nothing. It has two nights of the demo's prompts a week apart, the "
     "second worse and with engines that ran out of memory; a run with room to think; a benchmark of two limits of "
     "concurrency, five repeats each; one of three models; and one model under five loads. With your own database, use "
-    "your run ids, which `assayline list runs` lists. [The reference](../reference/metrics/index.md) explains every "
+    "your run ids, which `assayline list runs` lists. [The reference](metrics/index.md) explains every "
     "column.",
 )
 
@@ -231,7 +231,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = make_database(Path(folder))
         with duckdb.connect(path, read_only=True) as connection:
-            (ROOT / "docs" / "guides" / "sql-cookbook.md").write_text(render(connection), encoding="utf-8")
+            (ROOT / "docs" / "reference" / "sql-cookbook.md").write_text(render(connection), encoding="utf-8")
 
 
 def render(connection: duckdb.DuckDBPyConnection) -> str:

@@ -77,7 +77,7 @@ def test_metric_docs_reject_a_number_without_a_unit():
 def test_query_docs_gives_the_answers_on_the_page(weeks):
     with duckdb.connect(weeks.database_path, read_only=True) as connection:
         page = query_docs.render(connection)
-    assert (ROOT / "docs" / "guides" / "sql-cookbook.md").read_text(encoding="utf-8") == page, (
+    assert (ROOT / "docs" / "reference" / "sql-cookbook.md").read_text(encoding="utf-8") == page, (
         "run python -m scripts.query_docs"
     )
     assert page.count("```sql") == 15

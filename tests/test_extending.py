@@ -1,4 +1,4 @@
-"""docs/guides/extending.md is followed to the letter, in a copy of the code."""
+"""docs/guides/extending.md and own-metrics.md are followed to the letter, in a copy of the code."""
 
 import re
 import shutil
@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "guides" / "extending.md").read_text(encoding="utf-8")
-SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, flags=re.MULTILINE | re.DOTALL))
+PAGE = "".join(
+    (ROOT / "docs" / "guides" / name).read_text(encoding="utf-8") for name in ("extending.md", "own-metrics.md")
+)
+SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^##? |\Z)", PAGE, flags=re.MULTILINE | re.DOTALL))
 STEP = re.compile(
     r"^(?:New file `(?P<new>[^`]+)`|In `(?P<file>[^`]+)`, (?P<how>before|replace)\s`(?P<line>[^`]+)`|Try it)\n\n"
     r"```\w+\n(?P<code>.*?)```$",
