@@ -114,12 +114,16 @@ def check_same_prompts(reference: Reference, spec: EvalSpec) -> None:
     hint = "hint: probabilities are not compared; make model and chat of the spec equal first."
     has_own = any("tokenizer" in one.engine.args for one in (reference.spec, spec))
     if own.folder and other.folder and own.tokenizer_id != other.tokenizer_id and not has_own:
-        before, after = load_tokenizer(own.folder).get_vocab(), load_tokenizer(other.folder).get_vocab()
+        tokenizers = load_tokenizer(own.folder), load_tokenizer(other.folder)
+        before, after = (one.get_vocab() for one in tokenizers)
         if different := [token for token in before.keys() | after.keys() if before.get(token) != after.get(token)]:
             raise ComparisonError(
                 f"The engines have different tokenizers: {len(different):,} of {len(before):,} tokens have another id, "
                 f"such as {min(different)!r}. {hint}"
             )
+        ids, others = (one("a")["input_ids"] for one in tokenizers)
+        if reference.spec.prompts.source.kind in UNRENDERED and ids != others:  # such as a dropped BOS
+            raise ComparisonError(f"The engines have different tokenizers: 'a' is {others}, not {ids}. {hint}")
     if reference.spec.prompts.source.kind in UNRENDERED:
         return
     renderer = open_renderer(spec, other)

@@ -168,6 +168,33 @@ def test_other_prompts_and_other_tokens_are_the_finding(modest_model, settings, 
     assert len(list_manifests(settings.data_dir / "runs")) == 1 + 3
 
 
+@pytest.mark.parametrize("kind", ["inline", "openai_batch"])
+def test_a_dropped_bos_is_the_finding(modest_model, settings, tmp_path, kind):
+    """A tokenizer with the same tokens that does not begin a text with its BOS, for text and ready prompts."""
+    other = shutil.copytree(modest_model, tmp_path / "other")
+    file = other / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"post_processor": None}))
+    spec = trial(modest_model, chat={"template": "plain"})
+    if kind == "openai_batch":
+        lines = [{"custom_id": str(n), "method": "POST", "url": "/v1/completions", "body": {"prompt": f"{n} is"}}
+                 for n in range(8)]  # fmt: skip
+        batch = tmp_path / "batch.jsonl"
+        batch.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        spec = trial(modest_model, prompts={"source": {"kind": kind, "path": str(batch)}})
+    reference = complete(spec, settings).run_id
+    [first] = {row["first"] for row in ask(settings, "select prompt_token_ids[1] as first from requests")}
+    assert first == 0, "the BOS"
+    with pytest.raises(ComparisonError) as found:
+        reread(reference, override_spec(spec, {"model": str(other)}), settings=settings)
+    words = {
+        "inline": "different prompts: 30 of 30 rendered prompts differ. The first has 11 tokens, not 12, and differs "
+        "from token 1 on: '<bos>20 and 2' → '20 and 21'.",
+        "openai_batch": "different tokenizers: 'a' is [67], not [0, 67].",
+    }
+    assert words[kind] in str(found.value)
+    assert len(list_manifests(settings.data_dir / "runs")) == 1
+
+
 def test_a_run_that_cannot_be_read_is_refused(modest_model, settings):
     spec = trial(modest_model)
     rows = [{"prompt": "a", "options": [" b", " c"], "target": " b"}]
