@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from prefect import flow
 
+from assayline.benchmark.campaign import Quality
 from assayline.benchmark.configurations import BenchmarkAsk, plan_benchmark
 from assayline.flows.evaluate import Resume, SpecParameter, check_deployed_spec, complete, name_by
 from assayline.flows.live.logs import load_flow_settings
@@ -42,6 +43,7 @@ def benchmark(
     seconds: float | None = None,
     requests: int | None = None,
     baseline: str | None = None,
+    quality: Quality | None = None,
 ) -> BenchmarkResult:
     """Run every configuration several times, interleaved, and compare them; or sweep the load.
 
@@ -59,6 +61,8 @@ def benchmark(
         seconds: maximum seconds of sending per sweep point.
         requests: maximum requests per sweep point.
         baseline: configuration to compare with, such as model=base (default: the first in quality, else the best).
+        quality: `kl` compares probabilities instead of scores: after the runs, each engine reads answers of the
+            baseline, by `gate.reread`.
     """
     ask = BenchmarkAsk(**locals())
     settings = load_flow_settings()

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from assayline.benchmark.campaign import Quality
 from assayline.benchmark.configurations import BenchmarkAsk, plan_benchmark
 from assayline.comparison.gate import GateReport
 from assayline.errors import SpecError
@@ -80,6 +81,7 @@ def benchmark(
     seconds: float | None = None,
     requests: int | None = None,
     baseline: str | None = None,
+    quality: Quality | None = None,
     settings: Settings | None = None,
     front: driver.FrontEnd | None = None,
 ) -> BenchmarkResult:

@@ -30,6 +30,8 @@ from assayline.store.manifest import Manifest, new_run_id, read_manifest
 from assayline.store.scoring import check_scorers
 
 Kind = Literal["benchmark", "suite", "gate", "bisection"]
+Quality = Literal["accuracy", "kl"]
+"""Quality by which a benchmark chooses: mean scores, or the divergence of probabilities by a reread."""
 DAMAGES = (OSError, ValueError, TypeError, LookupError)
 """Errors of a file that cannot be read as a campaign."""
 
@@ -96,13 +98,16 @@ class Campaign:
     """The spec whose load is swept."""
     baseline: str | None = None
     """The variant that a benchmark's others are compared with, if one was named; else they are with the best."""
+    quality: Quality = "accuracy"
+    readings: dict[str, str] = field(default_factory=dict)
+    """Ids of the runs in which engines read the baseline's answers, by variant."""
     runs: dict[str, list[str]] = field(default_factory=dict)
     """Ids of the runs by the key of their cell. The last one may not have begun."""
     is_over: bool = False
     decision: str | None = None
     page: dict[str, Any] = field(default_factory=dict)
     """Rows and sentences of a suite's page; empty until it is decided. A bisection has the reason of each
-    skipped candidate."""
+    skipped candidate, and a benchmark why a variant has no reading."""
 
     @property
     def planned(self) -> int:
@@ -123,7 +128,8 @@ def new_campaign(
 ) -> Campaign:
     """Plan a campaign. `what` stands in its id (default: its kind), and `more` are other fields."""
     profile = more.get("profile")
-    asked = [kind, name, [asdict(cell) for cell in cells], profile and asdict(profile), more.get("baseline")]
+    others = [more.get(field) for field in ("baseline", "quality")]
+    asked = [kind, name, [asdict(cell) for cell in cells], profile and asdict(profile), *others]
     return Campaign(
         campaign_id=new_run_id(f"{what or kind} {name}", RunClock.start()),
         kind=kind,

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from assayline.benchmark.campaign import (
     Campaign,
     Cell,
     Models,
+    Quality,
     alternate,
     can_share_engine,
     find_unfinished,
@@ -63,6 +64,7 @@ class BenchmarkAsk:
     requests: int | None = None
     baseline: str | None = None
     """A variant such as model=base, or one of its values."""
+    quality: Quality | None = None
     resume: str = "auto"
     """`auto`, `never`, or the id of a benchmark, which excludes all else."""
 
@@ -142,6 +144,10 @@ def _plan_cells(ask: BenchmarkAsk, tasks: Sequence[BenchmarkTask], models: Seque
         check_profile(profile, tasks[0].spec)
         if sweep:
             raise SpecError("--profile and --sweep both vary the spec. hint: pass one of them, or run two benchmarks.")
+    if (quality := ask.quality or "accuracy") not in get_args(Quality):
+        raise SpecError(f"--quality {quality} is not a quality: {nearest(quality, list(get_args(Quality)))}")
+    if quality == "kl" and (profile or len(tasks) > 1 or not sweep):
+        raise SpecError("--quality kl needs one spec and --sweep: engines read the answers of one configuration.")
     swept = {field: [_as_text(field, value) for value in values] for field, values in sweep.items()}
     is_alone = len(tasks) == 1 and not swept and not profile
     bases = tasks if is_alone else [replace(task, spec=_turn_cache_off(task.spec)) for task in tasks]
@@ -156,6 +162,7 @@ def _plan_cells(ask: BenchmarkAsk, tasks: Sequence[BenchmarkTask], models: Seque
         profile=profile,
         swept_json=canonical_json(bases[0].spec) if profile else None,
         baseline=_find_baseline(ask.baseline, [label for label, _ in variants]),
+        quality=quality,
     )
 
 

@@ -3,24 +3,27 @@
 Scores are paired by prompt, repeats averaged first, so that copies of one deterministic answer count once. Over several
 tasks, the weighted mean of the differences is judged against the weighted mean of the limits. The verdicts on all
 configurations hold together: p-values of a drop beyond the limit are Holm's, and intervals of the differences
-Bonferroni's, because the cheapest one that passes is chosen.
+Bonferroni's, because the cheapest one that passes is chosen. By kl, readings of the baseline's answers are judged.
 """
 
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import NormalDist
 
 from assayline.benchmark.campaign import Campaign
 from assayline.comparison.benchmarks import read_noise
 from assayline.comparison.queries import compare_accuracy, store_comparisons
-from assayline.spec.criteria import GateSpec
+from assayline.spec.criteria import GateSpec, RereadLimit
+from assayline.spec.file import parse_stored
 from assayline.stats.families import adjust_family
 from assayline.stats.pairs import POWER, Z, average_scores, bound_ratio
+from assayline.stats.rereads import judge_reading, read_answers
 from assayline.stats.worse import LEVEL, Comparison
 from assayline.store.database import Connection, Row, is_read_only, read_rows
+from assayline.store.measure import read_reading
 
 NORMAL = NormalDist()
 KIND = "frontier"
@@ -91,14 +94,37 @@ def store_frontier(connection: Connection, benchmark_id: str, plan: Campaign | N
         rows += [one.as_row(verdict) | common for one in (mean, recovery)]
         if floor is not None:
             rows.append({**_EMPTY, **common, "metric": "noise_floor", "value": floor, "verdict": verdict})
-    connection.execute(
-        "delete from comparisons where kind = ? and run_id in (select run_id from runs where benchmark_id = ?)",
-        [KIND, benchmark_id],
-    )
+    if plan.quality == "kl" and base:
+        rows += _judge_readings(connection, plan, groups, base)
+    of_benchmark = "baseline_run_id in (select run_id from runs where benchmark_id = ?)"
+    connection.execute(f"delete from comparisons where kind = ? and {of_benchmark}", [KIND, benchmark_id])  # noqa: S608
     store_comparisons(connection, KIND, rows)
 
 
 _EMPTY = dict.fromkeys(("value", "baseline_value", "difference", "low", "high", "p_value", "n")) | {"method": "prompts"}
+
+
+def _judge_readings(
+    connection: Connection, plan: Campaign, groups: Mapping[str, Mapping[str, list[Row]]], base: Mapping[str, list[Row]]
+) -> list[Row]:
+    """Judge each configuration by the reading of its engine. The divergence of the baseline is the floor."""
+    readings = {label: read_answers(read_reading(connection, run_id)) for label, run_id in plan.readings.items()}
+    known = [reading for reading in readings.values() if reading]
+    [own] = base.values()
+    limit = parse_stored(own[-1]["spec_json"]).gate.reread or RereadLimit()
+    rows = []
+    for label, [runs] in ((label, tasks.values()) for label, tasks in groups.items()):
+        sides = {"run_id": runs[-1]["run_id"], "baseline_run_id": own[-1]["run_id"]}
+        row = {**_EMPTY, **sides, "metric": "kl", "detail": label, "method": "reread", "verdict": "too_few"}
+        if runs is own:
+            row |= {"verdict": "baseline"} | ({"value": known[0].floor, "n": known[0].prompts} if known else {})
+        elif found := readings.get(label):
+            verdict, p_value, _ = judge_reading(found, limit.max_kl, tests=len(known))
+            values = {"value": found.kl.value, "baseline_value": found.floor, "difference": found.ratio[0]}
+            row |= values | dict(zip(("low", "high"), found.ends, strict=True))
+            row |= {"run_id": plan.readings[label], "p_value": p_value, "n": found.prompts, "verdict": verdict}
+        rows.append(row)
+    return rows
 
 
 def _compare_task(connection: Connection, runs: Sequence[Row], base: Sequence[Row]) -> Comparison | None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from assayline.stats.rereads import SMALLEST
 from assayline.store.database import Row
 
 Spec = dict[str, Any]
@@ -229,41 +230,47 @@ def draw_nights(
     return finish(layers, 190)
 
 
-def draw_frontier(rows: Sequence[Row], unit: str) -> Spec:
-    """Draw recovery against cost with both intervals: rows of `frontier` with `name`. Dominated ones are grey.
+def draw_frontier(rows: Sequence[Row], unit: str, quality: str = "recovery") -> Spec:
+    """Draw recovery or kl against cost with both intervals: rows of `frontier` with `name`. Dominated ones are grey.
 
     Names are above and below the points in turn, in the order of the costs; among many, grey ones have none.
     """
+    title, is_log = ("kl (nats/token)", True) if quality == "kl" else ("recovery (%)", False)
+
+    def scale(value: float | None) -> float | None:
+        return value if value is None else max(value, SMALLEST) if is_log else 100 * value
+
     points = [
         {
             "name": row["name"],
-            "cost": row["cost_per_right_answer"],
-            **{end: row[end] for end in ("cost_low", "cost_high")},
-            **{
-                end: None if row[end] is None else 100 * row[end]
-                for end in ("recovery", "recovery_low", "recovery_high")
-            },
+            **{end: row[end] for end in ("cost", "cost_low", "cost_high")},
+            **{f"quality{end}": scale(row[f"{quality}{end}"]) for end in ("", "_low", "_high")},
             "is_grey": bool(row["is_dominated"]),
             "is_below": place % 2 == 1,
             "is_named": len(rows) <= MOST_NAMED or not row["is_dominated"] or row["verdict"] == "baseline",
         }
-        for place, row in enumerate(sorted(rows, key=lambda row: row["cost_per_right_answer"]))
+        for place, row in enumerate(sorted(rows, key=lambda row: row["cost"]))
     ]
     axis = {"tickCount": 5, "format": ".3~g"}
     base: Spec = {
         "x": field("cost:Q", title=unit.replace("/", " per "), scale={"zero": False, "padding": 30}, axis=axis),
-        "y": field("recovery:Q", title="recovery (%)", scale={"zero": False, "padding": 12}, axis=axis),
+        "y": field(
+            "quality:Q",
+            title=title,
+            scale={"type": "log", "padding": 12} if is_log else {"zero": False, "padding": 12},
+            axis=axis,
+        ),
         "opacity": {"condition": {"test": "datum.is_grey", "value": 0.35}, "value": 1.0},
         "tooltip": [
             field("name:N", title="configuration"),
-            field("recovery:Q", title="recovery (%)", format=".4~g"),
+            field("quality:Q", title=title, format=".4~g"),
             field("cost:Q", title=unit, format=".3~g"),
         ],
     }
     interval = {"type": "rule", "style": "interval"}
-    heights = layer(points, interval, **base | {"y": "recovery_low:Q", "y2": {"field": "recovery_high"}})
+    heights = layer(points, interval, **base | {"y": "quality_low:Q", "y2": {"field": "quality_high"}})
     widths = layer(points, interval, **base | {"x": "cost_low:Q", "x2": {"field": "cost_high"}})
-    costs = [row["cost_per_right_answer"] for row in rows]
+    costs = [row["cost"] for row in rows]
     is_left = f"datum.cost <= {(min(costs) + max(costs)) / 2}"
     text = {
         "type": "text",

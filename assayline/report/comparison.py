@@ -61,13 +61,29 @@ VERDICTS = {"baseline": "baseline", "pass": "keeps the limit", "fail": "worse", 
 
 
 def _say_decision(row: Row) -> str:
-    words = [VERDICTS[row["verdict"]], "cheapest that keeps it" if row["is_best"] and row["verdict"] == "pass" else ""]
+    verdict = "beyond the limit" if row["verdict"] == "fail" and row["kl"] is not None else VERDICTS[row["verdict"]]
+    words = [verdict, "cheapest that keeps it" if row["is_best"] and row["verdict"] == "pass" else ""]
     return ", ".join(filter(None, [*words, "dominated" if row["is_dominated"] else ""]))
 
 
 def _show_cost(row: Row) -> str:
-    cost, unit = row["cost_per_right_answer"], str(row["cost_unit"]).partition("/")[0]
+    cost, unit = row["cost"], str(row["cost_unit"]).partition("/")[0]
     return DASH if cost is None else show_seconds(cost) if unit == "s" else show_money(cost, unit)
+
+
+def _is_by_kl(row: Row) -> bool:
+    return str(row["cost_unit"]).endswith("/million tokens")
+
+
+def _name_unit(row: Row) -> str:
+    """Name the denominator of the cost."""
+    return "million output tokens" if _is_by_kl(row) else "correct answer"
+
+
+def _show_kl(row: Row) -> str:
+    ends = show_range(show_value(row["kl_low"]), show_value(row["kl_high"]))
+    times = f"{show_value(row['kl_ratio'])} times what the baseline differs from itself"
+    return f"{show_value(row['kl'])} nats a token (95%: {ends}), typically {times}"
 
 
 def _of_others(row: Row, key: str) -> object:
@@ -77,6 +93,8 @@ def _of_others(row: Row, key: str) -> object:
 
 QUALITY = (
     CONFIGURATION,
+    *spread("kl (nats/token)", "kl", show_value),
+    Column("times the floor", "kl_ratio", show_value),
     *spread("recovery", "recovery"),
     Column("accuracy", "accuracy", show_share, is_wide=True),
     Column("difference", partial(_of_others, key="difference"), show_points, is_wide=True),
@@ -85,7 +103,8 @@ QUALITY = (
     Column("worst task", partial(_of_others, key="worst_task"), is_wide=True),
     Column("its recovery", partial(_of_others, key="worst_recovery"), show_share, is_wide=True),
     Column("cut off", "truncated_share", show_share, is_wide=True),
-    Column("cost per correct answer", _show_cost, show_number),
+)
+DECISION = (
     Column("decision", _say_decision),
     Column("", lambda row: f"Not measured: {row['obstacle']}" if row["obstacle"] else "", show_note),
 )
@@ -144,21 +163,25 @@ def say_decision(frontier: Sequence[Row], limit: float | None) -> list[str]:
     if base is None or len(frontier) < 2:
         return []
     best = next((row for row in frontier if row["is_best"]), None)
-    within = "the limit" if limit is None else f"{100 * limit:g} point{'s' * (limit != 0.01)}"
+    is_by_kl = _is_by_kl(base)
+    within = "the limit" if limit is None or is_by_kl else f"{100 * limit:g} point{'s' * (limit != 0.01)}"
     name = show_label(base["configuration"])
     sentences = []
     if best is not None and best is not base:
-        less = best["cost_per_right_answer"] / base["cost_per_right_answer"] - 1
+        less = best["cost"] / base["cost"] - 1
         what = "takes" if best["cost_unit"].startswith("s/") else "costs"
-        amount = f"{abs(less):.0%} less {'time ' if what == 'takes' else ''}per correct answer than {name}"
-        sentences.append(
-            f"{show_label(best['configuration'])} {what} {amount}{_say_overlap(best, base)}; its accuracy is not "
-            f"lower by more than {within} (95%: {_show_ends(best)})."
-        )
+        amount = f"{abs(less):.0%} less {'time ' if what == 'takes' else ''}per {_name_unit(best)} than {name}"
+        kept = f"its accuracy is not lower by more than {within} (95%: {_show_ends(best)})"
+        if is_by_kl:
+            kept = f"its probabilities are shown within the limit: {_show_kl(best)}"
+        sentences.append(f"{show_label(best['configuration'])} {what} {amount}{_say_overlap(best, base)}; {kept}.")
     elif best is not None:
-        sentences.append(f"No cheaper configuration than {name} is shown to keep within {within} of its accuracy.")
+        of = "probabilities" if is_by_kl else "accuracy"
+        sentences.append(f"No cheaper configuration than {name} is shown to keep within {within} of its {of}.")
     sentences += [
-        f"{show_label(row['configuration'])} is shown to be worse: recovery {show_share(row['recovery'])} "
+        f"{show_label(row['configuration'])} is shown beyond the limit: {_show_kl(row)}."
+        if is_by_kl
+        else f"{show_label(row['configuration'])} is shown to be worse: recovery {show_share(row['recovery'])} "
         f"(95%: {show_range(show_share(row['recovery_low']), show_share(row['recovery_high']))})."
         for row in frontier
         if row["verdict"] == "fail" and _is_cheaper(row, best or base)
@@ -169,6 +192,11 @@ def say_decision(frontier: Sequence[Row], limit: float | None) -> list[str]:
         if row["verdict"] == "inconclusive" and _is_cheaper(row, best or base) and _has_ends(row)
     ]
     for row in cheaper:
+        if is_by_kl:
+            found = f"is cheaper, and shown neither within the limit nor beyond it: {_show_kl(row)}"
+            more = f"more answers (gate.reread.prompts, now {row['kl_prompts']:,}) may decide"
+            sentences.append(f"{show_label(row['configuration'])} {found}; {more}.")
+            continue
         ends, family = (row["difference_low"], row["difference_high"]), sum(map(_has_ends, frontier))
         needed = limit and count_prompts_to_decide(row["prompts"], *ends, limit, family)
         more = (
@@ -184,11 +212,11 @@ def say_decision(frontier: Sequence[Row], limit: float | None) -> list[str]:
 
 
 def _has_ends(row: Row) -> bool:
-    return row["difference_low"] is not None
+    return row["difference_low"] is not None or row["kl_low"] is not None
 
 
 def _is_cheaper(row: Row, other: Row) -> bool:
-    one, two = row["cost_per_right_answer"], other["cost_per_right_answer"]
+    one, two = row["cost"], other["cost"]
     return one is not None and (two is None or one < two)
 
 
@@ -212,7 +240,7 @@ def choose_comparison_figures(measured: Sequence[Measured], frontier: Sequence[R
         Figure(
             "Cheapest that keeps the limit",
             show_label(best["configuration"]),
-            f"{_show_cost(best)} per correct answer",
+            f"{_show_cost(best)} per {_name_unit(best)}",
         )
         if best is not None and len(frontier) > 1
         else None,
@@ -223,31 +251,43 @@ def choose_comparison_figures(measured: Sequence[Measured], frontier: Sequence[R
 
 def describe_frontier(frontier: Sequence[Row]) -> Section | None:
     """Build the section on quality and cost."""
+    quality = "kl" if _is_by_kl(frontier[0]) else "recovery"
     drawn = [
         {**row, "name": show_label(row["configuration"])}
         for row in frontier
-        if row["recovery"] is not None and row["cost_per_right_answer"] is not None
+        if row[quality] is not None and row["cost"] is not None
     ]
     unit = str(drawn[0]["cost_unit"]) if drawn else ""
-    free = "Without a price, the cost is the time of answering. Configurations on different numbers of GPUs need one. "
+    cost = Column(f"cost per {_name_unit(frontier[0])}", _show_cost, show_number)
+    free = " Without a price, the cost is the time of answering. Configurations on different numbers of GPUs need one."
     return make_section(
         "frontier",
         FRONTIER,
-        Chart(FRONTIER, FRONTIER_WORDS, draw_frontier(drawn, unit)) if len(drawn) > 1 else None,
-        tabulate("Quality and cost", QUALITY, frontier),
-        "Recovery is the accuracy as a share of the baseline's, paired by prompt. A configuration keeps the limit if "
-        "the interval of its difference does; these intervals hold together with 95%, because the cheapest "
-        "configuration is chosen. It is worse if a drop beyond gate.max_accuracy_drop is shown. "
-        f"{free if unit == 's/right answer' else ''}The noise floor is the difference that two equal runs seldom "
-        "exceed.",
+        Chart(FRONTIER, FRONTIER_WORDS[quality], draw_frontier(drawn, unit, quality)) if len(drawn) > 1 else None,
+        tabulate("Quality and cost", [*QUALITY, cost, *DECISION], frontier),
+        QUALITY_WORDS[quality] + free * unit.startswith("s/"),
         tabulate("Speed and cost", SPEEDS, frontier, is_folded=True),
     )
 
 
-FRONTIER_WORDS = (
-    "Up is better, left is cheaper. Lines are the 95% interval of recovery, and the range of the cost over repeats. "
-    "Grey configurations are dominated: another has at least their recovery at no higher cost."
+_CHART_WORDS = (
+    "left is cheaper. Lines are the 95% interval of {}, and the range of the cost over repeats. Grey configurations "
+    "are dominated: another has at {} at no higher cost."
 )
+FRONTIER_WORDS = {
+    "recovery": f"Up is better, {_CHART_WORDS.format('recovery', 'least their recovery')}",
+    "kl": f"Down is closer to the baseline, whose kl is the floor; {_CHART_WORDS.format('kl', 'most their kl')}",
+}
+QUALITY_WORDS = {
+    "recovery": "Recovery is the accuracy as a share of the baseline's, paired by prompt. A configuration keeps the "
+    "limit if the interval of its difference does; these intervals hold together with 95%, because the cheapest "
+    "configuration is chosen. It is worse if a drop beyond gate.max_accuracy_drop is shown. The noise floor is the "
+    "difference that two equal runs seldom exceed.",
+    "kl": "kl is the divergence of an engine's probabilities from the baseline's, over the baseline's answers; the "
+    "floor is the baseline's from itself, in other batches. A configuration keeps the limit if it is shown within "
+    "gate.reread.max_kl, or three times the floor; these verdicts hold together with 95%. Other probabilities are not "
+    "worse ones: accuracy shows that.",
+}
 SPEED_WORDS = (
     "Changes are ratios of geometric means over repeats. Worse and better are shown beyond the limit of "
     "gate.max_slowdown or max_accuracy_drop, or beyond 2%. With the best of a metric, p is multiplied by the "
@@ -350,7 +390,7 @@ def say_comparisons(measured: Sequence[Measured], frontier: Sequence[Row], limit
     missing = [show_label(row["configuration"]) for row in frontier if row["obstacle"]]
     lacks = [f"{', '.join(missing)}: not measured; the table has the reason."] if missing else []
     found = [*say_decision(frontier, limit), say_best(measured)]
-    if not any(row["difference"] for row in frontier):  # no score has changed, so speed decides
+    if not any(row["difference"] or row["kl"] is not None for row in frontier):  # quality is equal: speed decides
         found = found[-1:] + found[:-1]
     return [*filter(None, found), *lacks] or ["No two configurations have a metric in common."]
 

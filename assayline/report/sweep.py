@@ -27,6 +27,7 @@ from assayline.report.comparison import (
     read_noise,
     say_comparisons,
     say_noise,
+    show_label,
 )
 from assayline.report.document import Chart, Column, Document, Figure, Part, Section, make_section, tabulate, warn
 from assayline.report.measures import measured, quote_spec
@@ -58,6 +59,8 @@ class BenchmarkRows:
     """Rows of the view frontier, the best first; empty for a load sweep."""
     search: str = ""
     """The result of a search for an SLO's rate."""
+    unread: Sequence[str] = ()
+    """Why configurations have no reading, in a benchmark by kl."""
     noise: NoiseRows | None = None
     """Set if there is one configuration, no load, and the noise was measured."""
 
@@ -108,6 +111,7 @@ def read_benchmark_rows(connection: Connection, benchmark_id: str, plan: Campaig
         values=values,
         frontier=of_benchmark("from frontier where benchmark_id = ?"),
         search=say_search(slo, read_probes(connection, benchmark_id, slo)) if slo else "",
+        unread=[f"{show_label(one)}: {why}".partition(" hint: ")[0] for one, why in plan.page.items()] if plan else (),
         noise=noise if noise and noise.metrics else None,
     )
 
@@ -373,6 +377,7 @@ def compose_benchmark(rows: BenchmarkRows, left: int | None = None) -> Document:
         limits = {(json.loads(run["spec_json"]).get("gate") or {}).get("max_accuracy_drop") for run in rows.runs}
         limit = (limits - {None} or {GateSpec().max_accuracy_drop}).pop() if len(limits) == 1 else None
         found = say_noise(rows.noise) if rows.noise else say_comparisons(rows.measured, rows.frontier, limit)
+        found = [*rows.unread, *found]
         sections = [
             describe_frontier(rows.frontier) if len(rows.frontier) > 1 else None,
             describe_noise(rows.noise) if rows.noise else describe_speed(rows.measured),

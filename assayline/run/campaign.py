@@ -39,9 +39,10 @@ from assayline.report.search import read_achieved_rates, read_probes
 from assayline.report.suite import describe_decision
 from assayline.report.sweep import read_benchmark_rows
 from assayline.run.driver import FrontEnd
+from assayline.run.reread import Reference, check_same_prompts, reread
 from assayline.run.resume import has_all_answers
 from assayline.run.stages import do_runs, gate_run, report_run, say_page, try_report
-from assayline.spec.criteria import GateSpec
+from assayline.spec.criteria import GateSpec, RereadLimit
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_stored
 from assayline.spec.suite import SuiteSpec
@@ -151,8 +152,12 @@ def do_campaign(campaign: Campaign, front: FrontEnd, engines: EnginePool) -> dic
 def run_benchmark(campaign: Campaign, front: FrontEnd) -> BenchmarkResult:
     """Do the remaining runs of a benchmark, and return the measurements.
 
-    Raises RunFailedError if a configuration fails, after measuring the others.
+    Raises RunFailedError if a configuration fails, after measuring the others. By kl, raises SpecError for an engine
+    that cannot read, and ComparisonError for other tokens, before the first run.
     """
+    base = _find_base(campaign)
+    for cell in campaign.cells if campaign.quality == "kl" else ():
+        check_same_prompts(Reference(base.key, base.spec, None, None, []), cell.spec)
     with holding(campaign, front) as engines:
         failed = do_campaign(campaign, front, engines)
         while campaign.profile and not failed:
@@ -166,6 +171,8 @@ def run_benchmark(campaign: Campaign, front: FrontEnd) -> BenchmarkResult:
             campaign = add_rates(campaign, profile)
             front.log.info("Rates: %s", ", ".join(cell.label for cell in campaign.cells[ENDS:]))
             failed = do_campaign(campaign, front, engines)
+        if campaign.quality == "kl":
+            failed |= _read_answers(campaign, base, front, engines)
     result = _conclude(campaign, front)
     if failed:
         raise RunFailedError(
@@ -174,6 +181,35 @@ def run_benchmark(campaign: Campaign, front: FrontEnd) -> BenchmarkResult:
         )
     write_campaign(dataclasses.replace(campaign, is_over=result.report is not None), front.settings)
     return result
+
+
+def _find_base(campaign: Campaign) -> Cell:
+    return next((cell for cell in campaign.cells if cell.variant == campaign.baseline), campaign.cells[0])
+
+
+def _read_answers(campaign: Campaign, base: Cell, front: FrontEnd, engines: EnginePool) -> dict[str, str]:
+    """Let the engines of configurations read answers of the baseline's newest run, and return reasons of failures.
+
+    A reading is not repeated. Other prompts than the baseline's are a failure.
+    """
+    limit = base.spec.gate.reread or RereadLimit()
+    done = list_done(campaign, base, front)
+
+    def read(cell: Cell, _: str) -> None:
+        campaign.page.pop(cell.variant, None)
+        how: dict[str, Any] = {"prompts": limit.prompts, "max_kl": limit.max_kl, "engines": engines}
+        try:
+            campaign.readings[cell.variant] = reread(done[-1].run_id, cell.spec, front, **how).candidate
+        except AssaylineError as error:
+            campaign.page[cell.variant] = str(error)
+            raise
+        finally:
+            write_campaign(campaign, front.settings)
+
+    others = [cell for cell in campaign.cells if cell is not base and list_done(campaign, cell, front)] if done else []
+    left = [cell for cell in others if cell.variant not in campaign.readings]
+    front.log.info("Engines read answers of %s: %d of %d to do", base.variant, len(left), len(others))
+    return do_runs(left, len(others), front.log, read)
 
 
 def _choose_rates(campaign: Campaign, profile: SweepProfile, front: FrontEnd) -> SweepProfile | None:

@@ -80,12 +80,13 @@ def read_answers(rows: Sequence[Mapping[str, Any]]) -> Distance | None:
 
 
 def judge_reading(
-    reading: Distance, max_kl: float | None = None, level: float = LEVEL
+    reading: Distance, max_kl: float | None = None, level: float = LEVEL, tests: int = 1
 ) -> tuple[Verdict, float | None, int | None]:
     """Judge a reading by its ratio to the floor, or its kl by `max_kl`, nats per token.
 
-    Return the verdict, the two-sided p of a reading that is exactly at the limit, and about how many prompts would
-    decide with 80% power if it is inconclusive; None if more than 100,000 would.
+    `tests`: verdicts that hold together (Bonferroni). Return the verdict, the two-sided p of a reading that is exactly
+    at the limit, and about how many prompts would decide with 80% power if it is inconclusive; None if more than
+    100,000 would.
     """
     from scipy.special import stdtr
 
@@ -99,10 +100,11 @@ def judge_reading(
     p_beyond = 1.0
     if surplus > 0:
         p_beyond = float(2 * stdtr(found.degrees, -surplus / found.error)) if found.error else 0.0
-    verdict = decide_worse(p_beyond, found.value + found.half, limit, level)
+    most = found.value + _quantile(1 - LEVEL / 2 / tests, found.degrees) * found.error
+    verdict = decide_worse(p_beyond, most, limit, level / tests)
     if verdict != "inconclusive":
         return verdict, p_beyond, None
-    return verdict, p_beyond, _count_needed(abs(surplus) / found.error, found.degrees, reading.prompts, level)
+    return verdict, p_beyond, _count_needed(abs(surplus) / found.error, found.degrees, reading.prompts, level / tests)
 
 
 def _count_needed(distance: float, degrees: float, prompts: int, level: float) -> int | None:

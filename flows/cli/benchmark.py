@@ -27,6 +27,10 @@ measured with each combination. The report names the cheapest that is shown to k
 gate.max_accuracy_drop, and the fastest. Prefix caching is off unless the spec or the command sets
 engine.args.enable_prefix_caching.
 
+--quality kl chooses without scores: after the runs, the engine of each configuration reads 30 answers of the
+baseline (gate.reread.prompts). The cheapest whose probabilities are shown within three times what the
+baseline's engine differs from itself (or gate.reread.max_kl, nats per token) is named.
+
 --profile sweep measures latency under load: one request at a time (synchronous), all at once
 (throughput), then rates evenly spaced between the two achieved rates. Each point is a run with its own
 `load.arrival`; the spec's other load fields are kept, and the engine is loaded once for all points. It
@@ -48,7 +52,7 @@ Exit codes: 0 all runs completed, 2 spec or sweep, 3 prompts, 4 model, 5 engine,
 PARSER = make_parser(
     "benchmark",
     EPILOG,
-    "%(prog)s [SPEC_OR_SUITE] [--repeats N] [--sweep FIELD=A,B ... [--baseline A] | --profile sweep | "
+    "%(prog)s [SPEC_OR_SUITE] [--repeats N] [--sweep FIELD=A,B ... [--baseline A] [--quality kl] | --profile sweep | "
     "--profile slo --slo NAME] "
     "[--resume BENCHMARK_ID | --fresh] [--dry-run [engine]] [--FIELD VALUE ...]",
 )
@@ -67,6 +71,9 @@ PARSER.add_argument(
 )
 PARSER.add_argument(
     "--baseline", metavar="VALUE", help="configuration to compare with (default: the first in quality, else the best)"
+)
+PARSER.add_argument(
+    "--quality", choices=["accuracy", "kl"], help="quality by which to choose (default: accuracy); kl: see below"
 )
 PARSER.add_argument("--profile", choices=["sweep", "slo"], help="measure latency under load: see below")
 PARSER.add_argument("--slo", metavar="NAME", help="SLO of the spec whose highest rate to find, with --profile slo")
@@ -159,6 +166,8 @@ def print_plan(plan: "Campaign", settings: "Settings", asks_vllm: bool) -> None:
     for cell in cells:
         print_text(f"  {cell.label}{_show_load(cell)}", console)
     print_text(f"engine.args of the first: {json.dumps(cells[0].spec.engine.args)}", console)
+    if plan.quality == "kl":
+        print_text("Then each engine reads answers of the baseline.", console)
     if plan.planned:
         print_text("Then rates evenly spaced between the two achieved rates.", console)
     for note in check_runs([(cell.label, cell.spec) for cell in cells], settings, asks_vllm):

@@ -300,7 +300,7 @@ def test_frontier_has_the_cheapest_configuration_that_keeps_the_limit_first(suit
         ("model=models/big", None, None, None, False, 2, 0, None, "the disk was full"),
     ]
     for size, cost, low, high in query(
-        settings, "select split_part(configuration, '/', 2), cost_per_right_answer, cost_low, cost_high from frontier"
+        settings, "select split_part(configuration, '/', 2), cost, cost_low, cost_high from frontier"
     )[:3]:
         right, request_s = SIZES[size]
         measured_s = row_kit.NIGHT_PROMPTS * request_s  # one after another
@@ -402,7 +402,7 @@ def test_frontier_chart_names_the_baseline_and_the_best_among_many(rows, named):
     points = [
         {
             **dict.fromkeys(("cost_low", "cost_high", "recovery_low", "recovery_high")),
-            **{"name": str(place), "cost_per_right_answer": place, "recovery": 1.0, "is_dominated": place > 0},
+            **{"name": str(place), "cost": place, "recovery": 1.0, "is_dominated": place > 0},
             "verdict": "baseline" if place == 3 else "pass",
         }
         for place in range(rows)

@@ -2,12 +2,13 @@
 
 import json
 import shutil
+from itertools import product
 
 import pytest
 from run_kit import ENGINE_ARGS, ROOT, add_noise, complete
 
-from assayline.api import gate, night, reread
-from assayline.errors import ComparisonError, SpecError
+from assayline.api import benchmark, gate, night, reread
+from assayline.errors import ComparisonError, RunFailedError, SpecError
 from assayline.flows import cli
 from assayline.run.rebuild import rebuild_run
 from assayline.run.tokens import build_readings
@@ -154,15 +155,9 @@ def test_other_prompts_and_other_tokens_are_the_finding(modest_model, settings, 
             reread(reference, override_spec(spec, chat), settings=settings)
     other = tmp_path / "other"
     shutil.copytree(modest_model, other)
-    text = (other / "tokenizer.json").read_text()
-    (other / "tokenizer.json").write_text(text)
     (other / "vocab.txt").write_text("its content counts, and no token differs")
     assert reread(reference, override_spec(spec, {"model": str(other)}), settings=settings).verdict == "pass"
-    vocabulary = json.loads(text)
-    tokens = vocabulary["model"]["vocab"]
-    first, second = sorted(tokens, key=tokens.get)[-2:]
-    tokens[first], tokens[second] = tokens[second], tokens[first]
-    (other / "tokenizer.json").write_text(json.dumps(vocabulary))
+    swap_tokens(other)
     with pytest.raises(ComparisonError, match="different tokenizers: 2 of"):
         reread(reference, override_spec(spec, {"model": str(other)}), settings=settings)
     assert len(list_manifests(settings.data_dir / "runs")) == 1 + 3
@@ -193,6 +188,57 @@ def test_a_dropped_bos_is_the_finding(modest_model, settings, tmp_path, kind):
     }
     assert words[kind] in str(found.value)
     assert len(list_manifests(settings.data_dir / "runs")) == 1
+
+
+def test_a_benchmark_by_kl_reads_after_its_runs_and_names_the_cheapest_within_the_limit(modest_model, settings):
+    spec = trial(modest_model)
+    sweep = {"chat.system": ["", "Be brief."], "engine.max_concurrency": [4, 8]}
+    for _ in range(2):  # the second time, the readings are stored
+        with pytest.raises(RunFailedError, match=r"system=Be brief\., .*=4: The engines read different prompts: 30 of"):
+            benchmark(spec, repeats=1, sweep=sweep, quality="kl", settings=settings)
+    runs = list_manifests(settings.data_dir / "runs")
+    assert [run.purpose for run in sorted(runs, key=lambda run: run.run_id)] == ["benchmark"] * 4 + ["reread"] * 3
+    rows = {row["configuration"]: row for row in ask(settings, "from frontier")}
+    base, same, *others = (rows[", ".join(f"{field}={value}" for field, value in zip(sweep, both, strict=True))]
+                           for both in product(('""', "Be brief."), (4, 8)))  # fmt: skip
+    assert (base["verdict"], same["verdict"], same["kl"], same["kl_prompts"]) == ("baseline", "pass", 0, 30)
+    assert {(row["verdict"], row["kl"], row["is_best"]) for row in others} == {(None, None, False)}
+    assert same["cost_unit"] == "s/million tokens"
+    assert same["cost"] == pytest.approx(1e6 / same["output_tokens_per_s"])
+    page = next((settings.data_dir / "benchmarks").glob("*/report.md")).read_text()
+    first, _, decision = page.split("**")[1:6:2]
+    assert (
+        first
+        == "system Be brief., max concurrency 4: The engines read different prompts: 30 of 30 rendered "
+        + (first.partition("rendered ")[2])
+    )
+    assert "per million output tokens" in decision or "No cheaper configuration" in decision
+
+
+def test_a_benchmark_by_kl_refuses_what_cannot_be_read_before_its_first_run(modest_model, settings, tmp_path):
+    spec = trial(modest_model)
+    for sweep, quality in ((None, "kl"), ({"engine.max_concurrency": [4, 8]}, "ppl")):
+        with pytest.raises(SpecError, match=r"--quality (kl needs one spec and --sweep|ppl is not a quality)"):
+            benchmark(spec, sweep=sweep, quality=quality, settings=settings)
+    served = {"backend": "server", "server": {"url": "http://127.0.0.1:9/v1", "endpoint": "chat"}}
+    other = shutil.copytree(modest_model, tmp_path / "other")
+    swap_tokens(other)
+    for changes, sweep, error in (
+        ({"engine": served}, {"engine.max_concurrency": [4, 8]}, "cannot be used with engine.server.endpoint chat"),
+        ({}, {"model": [str(modest_model), str(other)]}, "different tokenizers: 2 of"),
+    ):
+        with pytest.raises((SpecError, ComparisonError), match=error):
+            benchmark(trial(modest_model, **changes), sweep=sweep, quality="kl", settings=settings)
+    assert not list_manifests(settings.data_dir / "runs")
+
+
+def swap_tokens(folder):
+    file = folder / "tokenizer.json"
+    vocabulary = json.loads(file.read_text())
+    tokens = vocabulary["model"]["vocab"]
+    first, second = sorted(tokens, key=tokens.get)[-2:]
+    tokens[first], tokens[second] = tokens[second], tokens[first]
+    file.write_text(json.dumps(vocabulary))
 
 
 def test_a_run_that_cannot_be_read_is_refused(modest_model, settings):
@@ -243,6 +289,62 @@ def test_real_engines(tiny_model, settings, tmp_path):
         assert 0.75 * full <= noisy <= full * 1.001 and change == pytest.approx(moved, abs=1e-4)
         found.append(noisy)
     assert found == sorted(found)
+
+
+RECOMPUTE = """
+    with reading as (select run_id, spec_json ->> '$.prompts.source.reads[0]' as own_run_id from run where run_id = ?),
+    own as (
+        select request_id, position, rest_share, unnest(top_token_ids) as id, exp(unnest(top_logprobs)) as p
+        from token where run_id = (select own_run_id from reading)
+    ),
+    other as (
+        select request_id, position, rest_share, unnest(top_token_ids) as id, exp(unnest(top_logprobs)) as q
+        from token where run_id = (select run_id from reading)
+    ),
+    buckets as (
+        select request_id, position, if(p is null or q is null, -1, id) as bucket,
+            coalesce(sum(p), 0) as listed_p, coalesce(sum(q), 0) as listed_q
+        from own full join other using (request_id, position, id) group by all
+        union all
+        select request_id, position, -1, any_value(own.rest_share), any_value(other.rest_share)
+        from own join other using (request_id, position) group by all
+    ),
+    shares as (
+        select request_id, position, greatest(sum(listed_p), 1e-7) as p, greatest(sum(listed_q), 1e-7) as q
+        from buckets group by request_id, position, bucket
+    ),
+    answers as (select request_id, sum(p * ln(p / q) - p + q) / count(distinct position) as kl from shares group by all)
+    select avg(kl) as kl from answers
+"""
+"""The mean divergence of a reading from the probabilities that two engines list, and the rest as one."""
+
+
+@pytest.mark.vllm
+def test_the_frontier_by_kl_follows_from_the_tokens(tiny_model, settings, tmp_path):
+    """float32 against bfloat16, and 3% of noise in the weights; a plain query finds each row's kl again."""
+    rows = [json.loads(line) for line in (ROOT / "examples" / "arithmetic.jsonl").read_text().splitlines()][:30]
+    spec = parse_spec({
+        "name": "sums",
+        "model": str(tiny_model),
+        "prompts": {"source": {"kind": "inline", "rows": rows}, "template": "{{ question }}"},
+        "sampling": {"temperature": 1, "max_tokens": 24, "ignore_eos": True, "seed": 1},
+        "engine": {"args": ENGINE_ARGS},
+        "gate": {"reread": {"max_kl": 0.0005}},
+    })  # fmt: skip
+    noisy = str(add_noise(tiny_model, tmp_path / "noise", 0.03))
+    sweep = {"model": [str(tiny_model), noisy], "engine.args.dtype": ["float32", "bfloat16"]}
+    result = benchmark(spec, repeats=1, sweep=sweep, quality="kl", settings=settings)
+    found = {row["configuration"].replace(str(tiny_model), "tiny").replace(noisy, "noisy"): row
+             for row in result.frontier}  # fmt: skip
+    print(result.headline, {name: (row["kl"], row["verdict"]) for name, row in found.items()})
+    base, rounded, noise, both = (found[f"model={one}, engine.args.dtype={dtype}"]
+                                  for one, dtype in product(("tiny", "noisy"), ("float32", "bfloat16")))  # fmt: skip
+    assert base["verdict"] == "baseline" and base["kl"] <= 1e-6 < rounded["kl"] < noise["kl"]
+    assert [row["verdict"] for row in (rounded, noise, both)] == ["pass", "fail", "fail"]
+    for row in (rounded, noise, both):
+        assert row["kl_low"] < row["kl"] < row["kl_high"] and row["kl_prompts"] == 30
+        [again] = ask(settings, RECOMPUTE, row["reading_run_id"])
+        assert again["kl"] == pytest.approx(row["kl"], rel=1e-3)
 
 
 def find_full_kl(settings, run_id, model, other):
