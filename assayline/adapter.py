@@ -1,5 +1,6 @@
 """LoRA adapters: where their files are, what identifies them, and whether they fit a base."""
 
+import importlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from assayline.digests import digest_file, digest_json
-from assayline.errors import ModelError
+from assayline.errors import CLIENT, ModelError
 from assayline.files import is_folder
 from assayline.words import as_sentence
 
@@ -62,12 +63,21 @@ def find_adapter(name: str, base: Path | None) -> Adapter:
     return Adapter(folder, digest[:32], rank)
 
 
-def _fetch(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    hub_id, _, revision = name.partition("@")
+def import_hub(what: str) -> Any:
+    """Import huggingface_hub. Raises ModelError, which names what is to be downloaded, if it is not installed."""
     try:
-        return Path(snapshot_download(hub_id, revision=revision or None, allow_patterns=[CONFIG, *WEIGHTS]))
+        return importlib.import_module("huggingface_hub")
+    except ModuleNotFoundError:
+        raise ModelError(
+            f"{what} is not a folder, and huggingface_hub, which downloads it, is not installed. hint: {CLIENT}"
+        ) from None
+
+
+def _fetch(name: str) -> Path:
+    hub_id, _, revision = name.partition("@")
+    hub = import_hub(f"Adapter {name!r}")
+    try:
+        return Path(hub.snapshot_download(hub_id, revision=revision or None, allow_patterns=[CONFIG, *WEIGHTS]))
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ModelError(

@@ -6,13 +6,14 @@ by a SHA-256 over its files, without those that no engine reads.
 """
 
 import hashlib
+import importlib
 import json
 import os
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 
-from assayline.adapter import MARK, Adapter, find_adapter
+from assayline.adapter import MARK, Adapter, find_adapter, import_hub
 from assayline.digests import digest_file
 from assayline.errors import MachineError, ModelError
 from assayline.files import find_obstacle, is_folder
@@ -118,14 +119,14 @@ def _identify_base(model: str, revision: str | None) -> ModelIdentity:
 
 
 def _identify_hub_model(model: str, revision: str | None) -> ModelIdentity:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.constants import HF_HUB_CACHE
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
+    hub = import_hub(f"Model {model!r}")
     try:
-        folder = Path(snapshot_download(model, revision=revision, allow_patterns=["*.json", *TOKENIZERS, *TEMPLATES]))
-    except (OSError, ValueError, HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
-        if obstacle := find_obstacle(cache := Path(HF_HUB_CACHE)):
+        folder = Path(
+            hub.snapshot_download(model, revision=revision, allow_patterns=["*.json", *TOKENIZERS, *TEMPLATES])
+        )
+    except (OSError, ValueError) as error:  # huggingface_hub's errors are of these kinds
+        cache = Path(importlib.import_module("huggingface_hub.constants").HF_HUB_CACHE)
+        if obstacle := find_obstacle(cache):
             raise MachineError(
                 f"Cannot write to the cache of Hugging Face models {cache}: {obstacle}. hint: set HF_HOME to a "
                 "writable folder, or `model` to a folder."

@@ -1,10 +1,12 @@
 """Identity is content: what changes an answer changes the id, and nothing else does."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
+from assayline.adapter import find_adapter
 from assayline.benchmark.campaign import identify_config
 from assayline.digests import digest_json, digest_text
 from assayline.errors import ModelError
@@ -167,6 +169,15 @@ def test_a_folder_that_is_not_there_is_said_to_be_no_folder(name):
 def test_a_hub_id_that_cannot_be_read_says_what_to_check():
     with pytest.raises(ModelError, match=r"neither a folder nor a readable Hugging Face model.*HF_TOKEN"):
         identify_model("assayline-tests/there-is-no-such-model")
+
+
+@pytest.mark.parametrize("find", [identify_model, lambda name: find_adapter(name, None)])
+def test_a_hub_id_names_the_extra_when_huggingface_hub_is_not_installed(monkeypatch, find):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(
+        ModelError, match=r"huggingface_hub.* is not installed\. hint: pip install 'assayline\[client\]'"
+    ):
+        find("org/name")
 
 
 def test_digests_ignore_the_order_of_keys_and_take_any_text():
