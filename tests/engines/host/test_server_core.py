@@ -4,9 +4,12 @@ import asyncio
 import email.utils
 import itertools
 import json
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -615,6 +618,21 @@ def test_unreachable_server_raises(server):
     server.stop()
     with pytest.raises(ServerError, match=r"No server can be reached at http://127\.0\.0\.1:\d+/v1: .*Connect"):
         open_only(make_order(server.url))
+
+
+def test_a_server_that_closes_the_connection_was_reached():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+
+        def close_all() -> None:
+            with suppress(OSError):  # the server is closed
+                while True:
+                    server.accept()[0].close()
+
+        threading.Thread(target=close_all, daemon=True).start()
+        with pytest.raises(ServerError, match=f"{url} closed the connection without an answer"):
+            open_only(make_order(url, model="mine"))
+        server.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_key_is_read_from_the_named_variable(monkeypatch):

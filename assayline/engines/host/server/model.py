@@ -9,6 +9,8 @@ import importlib.metadata
 from dataclasses import dataclass
 from typing import cast
 
+import aiohttp
+
 from assayline.engines.base import OpenedDetails
 from assayline.engines.devices.claims import name_cpu
 from assayline.engines.devices.nvidia import list_gpus, name_gpu, read_driver_version
@@ -143,6 +145,8 @@ def _explain_connection(error: BaseException, client: ServedClient) -> ServerErr
             f"The certificate of {url} is not accepted: {cause} hint: set the environment variable SSL_CERT_FILE to a "
             "PEM file with the certificates to trust."
         )
+    if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError):
+        return ServerError(f"{url} closed the connection without an answer. hint: look at the server's log.")
     return ServerError(
         f"No server can be reached at {url}: {cause} hint: check engine.server.url, and that the server runs and can "
         "be reached from here."
