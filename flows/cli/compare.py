@@ -76,6 +76,7 @@ def run(arguments: list[str]) -> int:
     measured = [row for row in found.metrics if (row["candidate_value"], row["baseline_value"]) != (None, None)]
     if measured:  # an imported run may have no times
         print_table(tabulate("Speed and cost", SPEEDS, measured), console)
+        print_text("Speed of one run each is not judged here; `assayline gate` compares repeats.", console)
     if words := say_conditions(*found.environments):
         print_text(words, console)
     for words in filter(None, (read, say_autopsies(found.autopsies))):

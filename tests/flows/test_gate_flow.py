@@ -314,6 +314,8 @@ def test_compare_prints_the_difference_and_the_flips_and_records_no_verdict(runs
     assert last.startswith("Compared with the baseline, exact_match changed by −100")
     assert last.endswith("40 prompts got worse and 0 better.")
     assert f"{runs.same} of 20" in compared.out and "output tokens/s" in compared.out
+    assert "Speed of one run each is not judged here" in compared.out
+    assert flow_kit.run_here("compare", runs.same, runs.good).out.endswith("; no prompt got worse or better.\n")
     assert compared.out.count("1 → 0") == 4 and f"assayline view {runs.bad} {runs.same}" in compared.out
     assert flow_kit.query(data_dir, "select count(*) from raw.verdicts") == [0]
     with pytest.raises(SystemExit):

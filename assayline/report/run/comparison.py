@@ -412,10 +412,10 @@ def say_score(one: JudgedScore, pairing: str = "", *, is_judged: bool = True) ->
     paired = f", {pairing}" * bool(pairing)
     span = f" ({show_interval(one.found)})" if one.found.ends else ""
     verdict = f"{one.scorer} is {one.words}:" if is_judged else f"Compared with the baseline, {one.scorer} changed by"
-    return (
-        f"{verdict} {show_difference(one.found)}{span}{partly}; {count(row['worse_prompts'], 'prompt')} got worse and "
-        f"{row['better_prompts']:,} better{paired}.{unlike}"
-    )
+    changed = f"{count(row['worse_prompts'], 'prompt')} got worse and {row['better_prompts']:,} better"
+    if not row["worse_prompts"] and not row["better_prompts"]:
+        changed = "no prompt got worse or better"
+    return f"{verdict} {show_difference(one.found)}{span}{partly}; {changed}{paired}.{unlike}"
 
 
 def is_worse(comparison: ComparisonRows, scorer: str | None) -> bool:
