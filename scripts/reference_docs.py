@@ -14,7 +14,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from assayline.flows.cli.options import COMMANDS, COMMON_CODES, import_command  # noqa: E402
+from assayline.flows.cli.options import COMMANDS, import_command  # noqa: E402
 from assayline.settings import PREFIX, Settings  # noqa: E402
 
 FOLDER = ROOT / "docs" / "reference"
@@ -75,7 +75,7 @@ def _describe_command(parser: argparse.ArgumentParser) -> Iterator[str]:
                     *_show_usage(sub),
                     *_list_arguments(sub),
                 )
-    notes, _, codes = (parser.epilog or "").replace(COMMON_CODES, "").partition("Exit codes:")
+    notes, _, codes = (parser.epilog or "").partition("Exit codes:")
     yield from _show_notes(notes % {"prog": parser.prog})
     yield from ("Exit codes:", "")
     for code, meaning in re.findall(r"(\d+) (.*?)(?=,\s+\d+ |\.?\s*$)", " ".join(codes.split())):

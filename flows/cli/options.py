@@ -52,9 +52,9 @@ GROUPS = {
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 """Summary of each command, in the order of `--help`."""
 COMMON_CODES = """\
-All commands: 10 Prefect's API is unreachable, 11 unexpected error, 14 a home folder or a proxy
-prevents it, 130 and 143 cancelled, 141 the output was closed, for example by `head`. The folder docs
-is in the repository."""
+Exit codes of all commands: 10 Prefect's API is unreachable, 11 unexpected error, 14 a home folder or a
+proxy prevents it, 130 and 143 cancelled, 141 the output was closed, for example by `head`. Pages of docs/
+are in the repository."""
 
 
 SHORT = {"history": ("report", "--history"), "leaderboard": ("report", "--leaderboard")}
@@ -91,7 +91,8 @@ def make_front_parser(group: str = "") -> argparse.ArgumentParser:
         + "\n".join(listed)
         + "\n\n`%(prog)s COMMAND --help` prints the options and exit codes of a command.\n"
         "`history NAME` and `leaderboard` are short for `report --history NAME` and `report --leaderboard`.\n"
-        'Completion in bash or zsh: `eval "$(%(prog)s --completion bash)"`; other shells: docs/guides/installation.md.',
+        'Completion in bash or zsh: `eval "$(%(prog)s --completion bash)"`; other shells: docs/guides/installation.md.'
+        f"\n{COMMON_CODES}",
     )
     parser.add_argument("command", metavar="COMMAND", help="one of the commands below")
     parser.add_argument("--version", action="version", version=f"{CONSOLE_COMMAND} {__version__}")
@@ -103,7 +104,7 @@ def make_parser(command: str, epilog: str, usage: str | None = None) -> argparse
 
     SPEC and spec fields are not in it, as they may stand anywhere among the options.
     """
-    return _make_raw_parser(f"{CONSOLE_COMMAND} {command}", usage, COMMANDS[command], f"{epilog}\n{COMMON_CODES}")
+    return _make_raw_parser(f"{CONSOLE_COMMAND} {command}", usage, COMMANDS[command], epilog)
 
 
 def add_tags(parser: argparse.ArgumentParser) -> None:
