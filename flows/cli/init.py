@@ -59,7 +59,7 @@ def run(arguments: list[str]) -> int:
     print("\nNext:")
     if known.folder.resolve() != Path.cwd():
         print(f"  cd {shlex.quote(str(known.folder))}")
-    print("  assayline evaluate spec.yaml --dry-run\n  assayline evaluate spec.yaml")
+    print("  assayline doctor\n  assayline evaluate spec.yaml --dry-run\n  assayline evaluate spec.yaml")
     if known.model == DEFAULT_MODEL:
         print(f"\nThe model is {DEFAULT_MODEL}, from Hugging Face (270 MB). Change `model` in spec.yaml for another.")
     return 0

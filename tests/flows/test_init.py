@@ -30,10 +30,10 @@ def test_init_creates_a_project_whose_dry_run_passes(tmp_path, monkeypatch, mode
     monkeypatch.chdir(tmp_path)
     done = flow_kit.run_here("init", "my project", "--model", modest_model)
     assert done.code == 0, done.err
-    assert "  cd 'my project'\n  assayline evaluate spec.yaml --dry-run\n  assayline evaluate spec.yaml\n" in done.out
+    assert "  cd 'my project'\n  assayline doctor\n  assayline evaluate spec.yaml --dry-run\n" in done.out
     assert read_all(tmp_path / "my project").keys() == {*FILES, SCHEMA_FILE}
     monkeypatch.chdir(tmp_path / "my project")
-    tried = flow_kit.run_here("evaluate", "spec.yaml", "--dry-run", "engine", "--engine.args.max_model_len", "128")
+    tried = flow_kit.run_here("evaluate", "spec.yaml", "--dry-run", "engine")
     assert tried.code == 0, tried.err
     assert "10 rows of" in tried.out and "(0 error rows)" in tried.out
 
