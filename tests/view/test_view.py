@@ -8,8 +8,10 @@ import socket
 import subprocess
 import sys
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +258,53 @@ def test_requests_without_the_token_or_from_elsewhere_are_refused(viewer: Viewer
     page = viewer.client.get("/")
     assert "script-src 'self';" in page.headers["content-security-policy"]
     assert page.headers["x-content-type-options"] == "nosniff"
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """A reverse proxy with a login, which does what the nginx of docs/guides/viewing.md does."""
+
+    viewer: Viewer
+
+    def do_GET(self) -> None:
+        if self.headers["authorization"] != f"Basic {b64encode(b'alice:secret').decode()}":
+            self.send_response(401)
+            self.end_headers()
+            return
+        own = f"http://{self.headers['host']}"
+        given = {name.lower(): value for name, value in self.headers.items() if name.lower() != "host"}
+        if given.get("origin") == own:
+            given["origin"] = self.viewer.url
+        content = self.rfile.read(int(given.get("content-length", 0)))
+        answer = httpx.request(self.command, f"{self.viewer.url}{self.path}", headers=given, content=content)
+        self.send_response(answer.status_code)
+        for name in ("location", "set-cookie"):
+            if name in answer.headers:
+                self.send_header(name, answer.headers[name])
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+    do_POST = do_GET
+
+
+def test_a_proxy_with_a_login_passes_pages_and_labels_on(viewer: Viewer) -> None:
+    proxy = ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Proxy,), {"viewer": viewer}))
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    own = f"http://eval.example:{proxy.server_port}"
+    labelled = len(viewer.read("from raw.labels"))
+    request = viewer.read(f"select request_id from request where run_id = '{NIGHT}' limit 1")[0][0]
+    path, known = f"/answer?run={NIGHT}&request={request}", {"rubric": "right", "label": "correct"}
+    with proxy, httpx.Client(base_url=f"http://127.0.0.1:{proxy.server_port}", headers={"host": own[7:]}) as team:
+        assert team.get("/").status_code == 401
+        team.auth = ("alice", "secret")
+        assert team.get("/").status_code == 403
+        admitted = team.get(f"/?token={viewer.guard.token}")
+        assert (admitted.status_code, admitted.headers["location"]) == (303, "/")
+        team.headers["cookie"] = admitted.headers["set-cookie"].partition(";")[0]  # as of eval.example
+        assert NIGHT in team.get("/").text
+        assert team.post(path, data=known, headers={"origin": "http://attacker.example"}).status_code == 403
+        assert team.post(path, data=known, headers={"origin": own}).status_code == 303
+        proxy.shutdown()
+    assert len(viewer.read("from raw.labels")) == labelled + 1
 
 
 def test_benchmarks_and_suites_link_to_their_runs_and_back(viewer: Viewer) -> None:
