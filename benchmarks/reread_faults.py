@@ -6,12 +6,13 @@ An engine in bfloat16 answers short questions greedily. Equal engines with other
 engines with a planted fault read its answers. An engine's own answer would part at the first token that is not its
 first choice; these partings are called. Readings in FOLDER are not repeated. The divergence of each prompt and the
 partings go to statistics_rereads.json, from which `benchmarks.statistics --parts rereads` draws; the last line printed
-has the means as JSON.
+has the means as JSON, and the size of a database with a million tokens.
 """
 
 import argparse
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,23 @@ def read_partings(connection: Connection, reading: str, reference: str) -> list[
     return [{"noise": row["noise"], "is_tie": row["is_tie"], "place": row["place"]} for row in rows]
 
 
+def measure_size(database: Path) -> tuple[int, float]:
+    """Return the number of stored tokens, and MiB of a database with a million tokens: these, repeated."""
+    with tempfile.TemporaryDirectory() as folder:
+        large = Path(folder) / "large.duckdb"
+        with connect(large, 30) as connection:
+            connection.execute(f"attach '{database}' as given (read_only)")
+            empty = large.stat().st_size
+            ((tokens,),) = connection.execute("select count(*) from given.raw.tokens").fetchall()
+            connection.execute(
+                "insert into raw.tokens by name select tokens.* replace (run_id || copy as run_id) "
+                "from range(1_000_000 // $1 + 1) as copies (copy), given.raw.tokens order by copy limit 1_000_000",
+                [tokens],
+            )
+            connection.execute("checkpoint")
+        return tokens, (large.stat().st_size - empty) / 2**20
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=60)
@@ -227,7 +245,8 @@ def main() -> None:
             print(f"{name}: {sum(report[name]['kl']) / len(rows):.5f} nats per token", flush=True)
     (ROOT / "benchmarks" / "statistics_rereads.json").write_text(json.dumps(report))
     means = {name: sum(one["kl"]) / len(one["kl"]) for name, one in report.items()}
-    print(json.dumps({"benchmark": "reread_faults", "kl": means}))
+    tokens, size = measure_size(settings.database_path)
+    print(json.dumps({"benchmark": "reread_faults", "kl": means, "tokens": tokens, "mib_per_million_tokens": size}))
 
 
 if __name__ == "__main__":

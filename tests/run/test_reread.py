@@ -257,14 +257,7 @@ def test_a_run_that_cannot_be_read_is_refused(modest_model, settings):
 @pytest.mark.vllm
 def test_real_engines(tiny_model, settings, tmp_path):
     """float32 against itself, bfloat16, and planted noise of 1% and 3% in the weights, on one reference."""
-    rows = [json.loads(line) for line in (ROOT / "examples" / "arithmetic.jsonl").read_text().splitlines()][:30]
-    spec = parse_spec({
-        "name": "sums",
-        "model": str(tiny_model),
-        "prompts": {"source": {"kind": "inline", "rows": rows}, "template": "{{ question }}"},
-        "sampling": {"temperature": 1, "max_tokens": 24, "ignore_eos": True, "seed": 1},
-        "engine": {"args": ENGINE_ARGS},
-    })  # fmt: skip
+    spec = plan_sums(tiny_model)
     reference = complete(spec, settings).run_id
     kl = "select value from metric_values where run_id = ? and metric = ?"
 
@@ -289,6 +282,38 @@ def test_real_engines(tiny_model, settings, tmp_path):
         assert 0.75 * full <= noisy <= full * 1.001 and change == pytest.approx(moved, abs=1e-4)
         found.append(noisy)
     assert found == sorted(found)
+
+
+@pytest.mark.vllm
+@pytest.mark.rare
+def test_every_backend_reads_the_same_probabilities(tiny_model, settings, tmp_path):
+    spec = plan_sums(add_noise(tiny_model, tmp_path / "noise", 0.03))
+    reference = complete(plan_sums(tiny_model), settings).run_id
+    found = []
+    for backend in ("offline", "async", "server"):
+        report = reread(reference, override_spec(spec, {"engine.backend": backend}), settings=settings)
+        found.append(read_metrics(settings, report.candidate))
+    assert found[0]["kl"] > 1e-3
+    for other in found[1:]:
+        assert other == pytest.approx(found[0], rel=1e-3)
+
+
+def read_metrics(settings, run_id):
+    names = ("kl", "same_top", "nll_change", "logprob_change")
+    rows = ask(settings, "select metric, value from metric_values where run_id = ?", run_id)
+    return {row["metric"]: row["value"] for row in rows if row["metric"] in names}
+
+
+def plan_sums(model, **changes):
+    rows = [json.loads(line) for line in (ROOT / "examples" / "arithmetic.jsonl").read_text().splitlines()][:30]
+    data = {
+        "name": "sums",
+        "model": str(model),
+        "prompts": {"source": {"kind": "inline", "rows": rows}, "template": "{{ question }}"},
+        "sampling": {"temperature": 1, "max_tokens": 24, "ignore_eos": True, "seed": 1},
+        "engine": {"args": ENGINE_ARGS},
+    }
+    return parse_spec(data | changes)
 
 
 RECOMPUTE = """
@@ -322,15 +347,7 @@ RECOMPUTE = """
 @pytest.mark.vllm
 def test_the_frontier_by_kl_follows_from_the_tokens(tiny_model, settings, tmp_path):
     """float32 against bfloat16, and 3% of noise in the weights; a plain query finds each row's kl again."""
-    rows = [json.loads(line) for line in (ROOT / "examples" / "arithmetic.jsonl").read_text().splitlines()][:30]
-    spec = parse_spec({
-        "name": "sums",
-        "model": str(tiny_model),
-        "prompts": {"source": {"kind": "inline", "rows": rows}, "template": "{{ question }}"},
-        "sampling": {"temperature": 1, "max_tokens": 24, "ignore_eos": True, "seed": 1},
-        "engine": {"args": ENGINE_ARGS},
-        "gate": {"reread": {"max_kl": 0.0005}},
-    })  # fmt: skip
+    spec = plan_sums(tiny_model, gate={"reread": {"max_kl": 0.0005}})
     noisy = str(add_noise(tiny_model, tmp_path / "noise", 0.03))
     sweep = {"model": [str(tiny_model), noisy], "engine.args.dtype": ["float32", "bfloat16"]}
     result = benchmark(spec, repeats=1, sweep=sweep, quality="kl", settings=settings)
