@@ -135,18 +135,25 @@ def evaluate(spec: EvalSpec, front: FrontEnd, purpose: Purpose, engines: EngineP
     database = DatabaseThread(settings)
     facts = {"is_deployed": front.is_deployed, "flow_run_id": front.flow_run_id}
     plan = plan_evaluation(spec, settings, database.run, purpose, **facts)
-    spec = plan.spec
     if purpose.kind == "judge" and (judged := find_judge_run(plan, settings)):
         return read_result(judged, settings)
+    lock: RunLock | None = None
+    notes: Sequence[str] = ()
     if run_id := find_unreported(plan, settings):
         if purpose.tags:
             tag_run(settings, run_id, purpose.tags)
         front.log.info("Run %s has all its answers; its judges and its report follow.", run_id)
-        return _complete_stages(run_id, plan, front, engines)
+    else:
+        run_id, lock, notes = _answer(plan, front, engines)
+    return _complete_stages(run_id, plan, front, engines, lock, notes)
+
+
+def _answer(plan: RunPlan, front: FrontEnd, engines: EnginePool | None) -> tuple[str, RunLock, list[str]]:
+    """Begin or resume a run and get its answers. Return its id, its lock, and remarks on its end."""
     notes = check_judges(plan)
-    evaluation = begin_run(plan, settings)
+    evaluation = begin_run(plan, front.settings)
     front.begin(evaluation.run_id)
-    for note in [*evaluation.notes, *list_unused(spec), *notes]:
+    for note in [*evaluation.notes, *list_unused(plan.spec), *notes]:
         front.log.warning(note)
     front.log.info("Run %s started; part files and logs in %s", evaluation.run_id, evaluation.run_dir)
     try:
@@ -154,15 +161,15 @@ def evaluate(spec: EvalSpec, front: FrontEnd, purpose: Purpose, engines: EngineP
         result = evaluation.finish(counts, lacks_report=True)
     except BaseException as error:
         _abandon(evaluation, error, front)
-        way_on = describe_way_on(evaluation.run_dir, evaluation.manifest, error, purpose.resume)
-        if way_on and purpose.kind == "evaluate":
+        way_on = describe_way_on(evaluation.run_dir, evaluation.manifest, error, plan.purpose.resume)
+        if way_on and plan.purpose.kind == "evaluate":
             error.add_note(way_on)
         if isinstance(error, Exception):
-            report_run(settings, front.log, evaluation.run_id, spec.gate.baseline)
+            report_run(front.settings, front.log, evaluation.run_id, plan.spec.gate.baseline)
         raise
     for note in result.notes:
         front.log.warning(note)
-    return _complete_stages(evaluation.run_id, plan, front, engines, evaluation.lock, result.notes)
+    return evaluation.run_id, evaluation.lock, result.notes
 
 
 def _complete_stages(
