@@ -1,7 +1,7 @@
 -- Grain: one row per benchmark × configuration of it, once its report is made.
 --
--- Inference is in the table comparison (kind frontier): per task the recovery, and over all tasks the weighted means, or
--- the divergence in a benchmark by kl, whose cost is per token and not per right answer.
+-- Inference is in the table comparison (kind frontier): per task the recovery, and over all tasks the weighted means,
+-- or the divergence in a benchmark by kl, whose cost is per token and not per right answer.
 -- Speeds are medians over the repeats without a run.obstacle. Over several tasks: rates and costs of all tasks
 -- together, and the worst of latencies, goodputs, KV caches and start-ups.
 create or replace view main.frontier as

@@ -5,6 +5,7 @@ import email.utils
 import itertools
 import json
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -620,14 +621,17 @@ def test_unreachable_server_raises(server):
         open_only(make_order(server.url))
 
 
-def test_a_server_that_closes_the_connection_was_reached():
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_a_server_that_closes_the_connection_was_reached(is_reset):
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
 
         def close_all() -> None:
             with suppress(OSError):  # the server is closed
                 while True:
-                    server.accept()[0].close()
+                    connection = server.accept()[0]
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", is_reset, 0))
+                    connection.close()
 
         threading.Thread(target=close_all, daemon=True).start()
         with pytest.raises(ServerError, match=f"{url} closed the connection without an answer"):

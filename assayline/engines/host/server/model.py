@@ -5,6 +5,7 @@ be an error row per request.
 """
 
 import contextlib
+import errno
 import importlib.metadata
 from dataclasses import dataclass
 from typing import cast
@@ -145,7 +146,8 @@ def _explain_connection(error: BaseException, client: ServedClient) -> ServerErr
             f"The certificate of {url} is not accepted: {cause} hint: set the environment variable SSL_CERT_FILE to a "
             "PEM file with the certificates to trust."
         )
-    if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError):
+    is_reset = isinstance(error, OSError) and error.errno in (errno.ECONNRESET, errno.EPIPE)
+    if is_reset or isinstance(error, aiohttp.ServerDisconnectedError):
         return ServerError(f"{url} closed the connection without an answer. hint: look at the server's log.")
     return ServerError(
         f"No server can be reached at {url}: {cause} hint: check engine.server.url, and that the server runs and can "
