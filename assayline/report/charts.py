@@ -119,7 +119,7 @@ def draw_timeline(
     Lines mark engine events and the measured intervals of a load; `windows` (from, until, value, name) are limits.
     """
     is_high = is_share and max(row["value"] for row in slices) >= LOW_SHARE
-    axis = {**Y_AXIS, "format": ".3~%" if is_share else ""}
+    axis = {**Y_AXIS, "format": ".3~%" if is_share else ",.6~g"}
     y = field("value:Q", title=title, scale={"domain": [0, 1]} if is_high else {"zero": True}, axis=axis)
     scale = {"domain": [*span], "nice": False}
     x = field("from:Q", bin="binned", title="seconds since the run's start", scale=scale, axis={"tickCount": 6})
