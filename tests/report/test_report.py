@@ -9,12 +9,14 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+import vl_convert
 from row_kit import NIGHT, NIGHT_BEFORE, NightOf, given_nights, read_charts, text_of
 
 from assayline.comparison.queries import compare_scores
 from assayline.errors import SpecError, StoreError
 from assayline.flows.cli import run
 from assayline.report import make
+from assayline.report.charts import draw_timeline
 from assayline.report.document import Document, hide_places
 from assayline.report.make import Written, make_report, put_on_page
 from assayline.report.markdown import render_markdown
@@ -228,6 +230,16 @@ def test_compose_run_reads_its_rows_with_few_queries(weeks):
         make.compose_run(counted, NIGHT, NIGHT_BEFORE, weeks.data_dir)
     of_answers = [query for query in counted.queries if "reasoning" in query]
     assert len(counted.queries) <= 70 and len(of_answers) <= 4, (len(counted.queries), len(of_answers))
+
+
+@pytest.mark.parametrize(
+    ("high", "label"), [(0.34, "0.3"), (3.4, "3"), (340, "300"), (3_400, "3,000"), (3_400_000, "3,000,000")]
+)
+def test_the_axis_of_a_timeline_has_plain_numbers(high, label):
+    slices = [{"from": second, "until": second + 1, "value": high / (second + 1)} for second in range(9)]
+    svg = vl_convert.vegalite_to_svg(draw_timeline(slices, "tokens per second", [], span=(0, 9)))
+    labels = re.findall(r">([^<>]+)</text>", svg)
+    assert label in labels and not [text for text in labels if re.search(r"\de[+-]?\d", text)]
 
 
 def test_put_on_page_draws_charts_as_images(compared):

@@ -177,7 +177,7 @@ join_parts as (
     select
         take_means.*,
         add_tasks.* exclude (benchmark_id, configuration),
-        case when is_by_kl then -kl else recovery end as quality
+        case when is_by_kl then -kl else recovery end as closeness
     from take_means
     join add_tasks using (benchmark_id, configuration)
 ),
@@ -187,15 +187,16 @@ find_frontier as (
     from join_parts
     anti join join_parts as other
         on other.benchmark_id = join_parts.benchmark_id
-        and other.quality >= join_parts.quality
+        and other.closeness >= join_parts.closeness
         and other.cost <= join_parts.cost
-        and (other.quality, other.cost) <> (join_parts.quality, join_parts.cost)
-    where quality is not null and cost is not null
+        and (other.closeness, other.cost) <> (join_parts.closeness, join_parts.cost)
+    where closeness is not null and cost is not null
 )
 
 select
-    join_parts.* exclude (is_by_kl, quality),
-    case when quality is not null and cost is not null then find_frontier.configuration is null end as is_dominated,
+    join_parts.* exclude (is_by_kl, closeness),
+    case when is_by_kl then 'kl' else 'accuracy' end as quality,
+    case when closeness is not null and cost is not null then find_frontier.configuration is null end as is_dominated,
     coalesce(verdict in ('pass', 'baseline'), false) and cost is not null and row_number() over (
         partition by join_parts.benchmark_id, verdict in ('pass', 'baseline')
         order by cost, verdict, join_parts.configuration
@@ -247,5 +248,6 @@ comment on column main.frontier.cost is 'Cost per right answer of all tasks toge
 comment on column main.frontier.cost_low is 'The same of the cheapest repeats.';
 comment on column main.frontier.cost_high is 'The same of the most expensive repeats.';
 comment on column main.frontier.cost_unit is 'Currency per right answer, or s/right answer without a price; by kl EUR/million tokens or s/million tokens.';
+comment on column main.frontier.quality is 'Quality by which the benchmark chooses: accuracy or kl.';
 comment on column main.frontier.is_dominated is 'Whether another configuration has at least this recovery (by kl, at most this kl) at no higher cost, and one of both is better. NULL without either.';
 comment on column main.frontier.is_best is 'Whether it is the cheapest of those whose verdict is baseline or pass.';
