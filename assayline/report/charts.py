@@ -53,7 +53,7 @@ def draw_points(
     """
     names = list(dict.fromkeys(row["name"] for row in rows))
     y = field("name:N", title=None, sort=names, axis={"labelLimit": NAME_PIXELS, "ticks": False, "domain": False})
-    axis = {"tickCount": 4, "format": ",.6~g"}
+    axis = {"tickCount": 4, "format": ",.9~g"}
     x = field("value:Q", title=unit, scale={"zero": False, "padding": 10}, axis=axis)
     tips = [field("name:N", title="name"), field("value:Q", title=unit, format=",.4~g")]
     if all("shown" in row for row in rows):
@@ -119,7 +119,7 @@ def draw_timeline(
     Lines mark engine events and the measured intervals of a load; `windows` (from, until, value, name) are limits.
     """
     is_high = is_share and max(row["value"] for row in slices) >= LOW_SHARE
-    axis = {**Y_AXIS, "format": ".3~%" if is_share else ",.6~g"}
+    axis = {**Y_AXIS, "format": ".3~%" if is_share else ",.9~g"}
     y = field("value:Q", title=title, scale={"domain": [0, 1]} if is_high else {"zero": True}, axis=axis)
     scale = {"domain": [*span], "nice": False}
     x = field("from:Q", bin="binned", title="seconds since the run's start", scale=scale, axis={"tickCount": 6})
