@@ -356,11 +356,11 @@ def test_requests_and_samples_of_rows(cases, name):
 
 
 def test_doubled_rows_count_once_and_are_defects(store):
-    store.given_answers({"text": "4"}, {"text": "5"}, target="4")
+    store.given_answers({"text": "4"}, {"text": "5", "finished_at_s": 2.0}, target="4")
     store.given("runs", {"expected_requests": 2})
     store.given("prompts", {"prompt_id": "0", "target": "4"})
     store.given("requests", {"request_id": "0", "prompt_id": "0"})
-    store.given("completions", {"request_id": "0", **UNSENT}, {"request_id": "1"})
+    store.given("completions", {"request_id": "0", **UNSENT}, {"request_id": "1", "finished_at_s": 3.0})
     rows = as_rows("request_id status text target", ("0", "ok", "4", "4"), ("1", "ok", "5", "4"))
     store.expect("stg_requests", *rows)
     found = {"wrong_run_rows": 1, "duplicate_prompt_rows": 1, "duplicate_requests": 1, "duplicate_completions": 2}
