@@ -45,7 +45,6 @@ PARTS: list[tuple[str, type[BaseModel]]] = [
     ("prompts.template, as a list", prompts.MessageTemplate),
     ("prompts.few_shot", prompts.FewShotSpec),
     ("chat", prompts.ChatSpec),
-    ("output", engine.OutputSpec),
     ("reasoning", engine.ReasoningSpec),
     ("scorers, every kind", ScorerPart),
     *_name_kinds("scorers", criteria.Scorer),

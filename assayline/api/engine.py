@@ -170,7 +170,6 @@ class Engine:
         sampling: Mapping[str, Any] | None = None,
         chat: Mapping[str, Any] | None = None,
         reasoning: Mapping[str, Any] | None = None,
-        output: Mapping[str, Any] | None = None,
         engine: Mapping[str, Any] | None = None,
         revision: str | None = None,
         settings: Settings | None = None,
@@ -183,7 +182,7 @@ class Engine:
             model: Hugging Face id, or the path of a folder.
             args: arguments of vLLM's EngineArgs.
             sampling: defaults of `generate`: arguments of vllm.SamplingParams.
-            chat, reasoning, output: as in a spec (docs/reference/spec.md).
+            chat, reasoning: as in a spec (docs/reference/spec.md).
             engine: other fields of a spec's `engine`: backend, device, max_concurrency, recovery, env, server.
             revision: hub branch, tag or commit.
             settings: settings of the machine (default: ASSAYLINE_* environment variables).
@@ -198,7 +197,7 @@ class Engine:
         self._asked = 0
         self._is_warm = self._is_busy = False
         self._clock = RunClock.start()
-        fields = {"chat": chat, "reasoning": reasoning, "output": output, "revision": revision}
+        fields = {"chat": chat, "reasoning": reasoning, "revision": revision}
         self._spec = parse_spec(
             {
                 "model": model,

@@ -40,7 +40,6 @@ THROUGHPUT_REQUESTS = 1_000
 """Default maximum of requests at once. A limit in seconds cannot apply, because all are due in the first."""
 
 RATE_DIGITS = 4
-RATED = ("constant", "poisson", "gamma")
 """Arrival patterns of a spec that a point reuses with another rate."""
 
 
@@ -157,7 +156,7 @@ def _limit(given: Mapping[str, Any], profile: SweepProfile) -> dict[str, Any]:
 def _choose_arrival(given: Mapping[str, Any], profile: SweepProfile) -> dict[str, Any]:
     """Return the pattern of a rate, with the spec's seed and burstiness if the spec has the same pattern."""
     own = given.get("arrival", {})
-    kind = profile.arrival or (own.get("kind") if own.get("kind") in RATED else ARRIVALS[0])
+    kind = profile.arrival or (own.get("kind") if own.get("kind") in ARRIVALS else ARRIVALS[0])
     return dict(own) if own.get("kind") == kind else {"kind": kind}
 
 

@@ -58,9 +58,8 @@ def _read_run(path: Path, data: dict[str, Any]) -> Imported:
 def _read_load(data: dict[str, Any]) -> dict[str, Any]:
     if (rate := data["request_rate"]) == "inf":
         return describe_load(None, None, data.get("max_concurrency"))
-    burstiness = data.get("burstiness") or 1.0
-    load = describe_load("poisson" if burstiness == 1 else "gamma", rate, None)
-    return {**load, "arrival": {**load["arrival"], "burstiness": burstiness}}
+    load = describe_load("poisson", rate, None)
+    return {**load, "arrival": {**load["arrival"], "burstiness": data.get("burstiness") or 1.0}}
 
 
 def _read_rows(data: dict[str, Any]) -> Rows:

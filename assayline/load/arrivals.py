@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from assayline.errors import PromptError, SpecError
 from assayline.prompts.row import UNITS_PER_S, UnreadableRow, read_stamp
 from assayline.prompts.sources.files import read_files
-from assayline.spec.load import AllAtOnce, Arrival, Concurrency, ConstantRate, Gamma, LoadSpec, Poisson, Trace
-from assayline.spec.prompts import AnySource
+from assayline.prompts.sources.traces import find_arrival
+from assayline.spec.load import AllAtOnce, Arrival, Concurrency, ConstantRate, LoadSpec, Poisson, Trace
+from assayline.spec.prompts import AnySource, TraceSource
 
 EXAMPLES = {
     "s": "a number of s, such as 1690000000.25. For dates, set load.arrival.unit to date",
@@ -29,8 +30,8 @@ def check_trace(load: LoadSpec | None, source: AnySource | None = None) -> None:
     if load is None or not isinstance(trace := load.arrival, Trace):
         return
     if trace.path is None:
-        assert source is not None and source.arrival is not None, "the spec refuses another one"
-        trace = source.arrival.model_copy(update={"speed": trace.speed})
+        assert isinstance(source, TraceSource), "the spec refuses another one"
+        trace = find_arrival(source, trace.speed)
     stamps = sum(1 for _ in read_offsets(trace))
     if not stamps:
         raise SpecError(
@@ -108,19 +109,13 @@ def _list_all(arrival: Arrival) -> Iterator[float]:
             return itertools.repeat(0.0)
         case ConstantRate(rate_per_s=rate):
             return (number / rate for number in itertools.count())
-        case Poisson(rate_per_s=rate, seed=seed):
+        case Poisson(rate_per_s=rate, burstiness=shape, seed=seed):
             generator = random.Random(seed)
-            return _add_up(generator.expovariate(rate) for _ in itertools.count())
-        case Gamma(rate_per_s=rate, burstiness=shape, seed=seed):
-            generator = random.Random(seed)
-            return _add_up(generator.gammavariate(shape, 1 / (shape * rate)) for _ in itertools.count())
+            gaps = (generator.gammavariate(shape, 1 / (shape * rate)) for _ in itertools.count())
+            return itertools.accumulate(gaps, initial=0.0)
         case Trace(path=None):
             raise ValueError("requests bring their own times")
         case Trace():
             return read_offsets(arrival)
         case Concurrency():
             raise ValueError("a closed loop has no times at which requests are due")
-
-
-def _add_up(gaps: Iterator[float]) -> Iterator[float]:
-    return itertools.accumulate(gaps, initial=0.0)

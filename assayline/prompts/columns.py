@@ -115,8 +115,8 @@ FAMILIAR = {
     "conversations": "set prompts.source.kind to sharegpt.",
     "chosen": "set prompts.columns.messages to chosen, and prompts.turns to first.",
     "doc_id": 'for samples of lm-evaluation-harness, set prompts.template to "{{ arguments.gen_args_0.arg_0 }}".',
-    "input_length": "set prompts.source.kind to trace, and format to mooncake.",
-    "Request tokens": "set prompts.source.kind to trace, and format to burstgpt.",
+    "input_length": "set prompts.source.kind to trace.",
+    "Request tokens": "set prompts.source.kind to trace.",
 }
 """Hints for formats that a column gives away."""
 

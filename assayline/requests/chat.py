@@ -6,7 +6,7 @@ them), and the ids are what the engine gets: the same ids as
 `tokenizer.apply_chat_template(tokenize=True)`. Mode `plain` has no template, so there the tokenizer adds its own.
 
 A template comes with a foreign model. transformers runs it in Jinja's sandbox. What it raises is an error of the row.
-A template that asks for the time gets midnight of `chat.date`: equal messages make equal prompts on every day. Where a
+A template that asks for the time gets `MIDNIGHT`: equal messages make equal prompts on every day. Where a
 server renders, messages go out as they are (`ServedChat`).
 """
 
@@ -44,6 +44,8 @@ RESERVED = frozenset({
 """Arguments of apply_chat_template that a template's variables must not reach."""
 
 PROBE = "assayline probe"
+MIDNIGHT = datetime.datetime(2024, 7, 26)
+"""The time in every template, of the default date in those of Llama 3: prompts do not change from day to day."""
 STAND_IN = "assaylinespecial{}token"
 """Stands for a special token in a row's text while the template runs. No filter of JSON escapes it."""
 ALWAYS_TOKENISED_CHARS = 2**20
@@ -91,7 +93,6 @@ class ChatRenderer:
         self._thinks = thinks
         self._spec = spec
         self._mode, self._template = find_template(spec, tokenizer)
-        self._midnight = datetime.datetime.combine(spec.date, datetime.time())
         self._most_chars = _most_chars(tokenizer, max_model_len)
         self._stand_ins, self._special = _list_special(tokenizer, spec.special_tokens)
         self._backend = find_backend(tokenizer)
@@ -103,7 +104,7 @@ class ChatRenderer:
             "prefill": spec.prefill or None,
             "kwargs": spec.kwargs,
             **({"special_tokens": "text"} if spec.special_tokens == "text" else {}),
-            **({"date": spec.date} if "strftime_now" in (self._template or "") else {}),
+            **({"date": MIDNIGHT.date()} if "strftime_now" in (self._template or "") else {}),
         })  # fmt: skip
 
     def render(self, messages: list[Message], body: BatchBody | None = None) -> Rendered:
@@ -255,7 +256,7 @@ class ChatRenderer:
         given["add_generation_prompt"] &= not continues
         text: str = self.tokenizer.apply_chat_template(
             conversation, chat_template=self._template, tokenize=False, continue_final_message=continues,
-            **{**given, "strftime_now": self._midnight.strftime},
+            **{**given, "strftime_now": MIDNIGHT.strftime},
         )  # fmt: skip
         return text
 

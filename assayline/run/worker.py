@@ -73,9 +73,9 @@ REQUESTS_PER_SENDER_S, TOKENS_PER_SENDER_S, IN_FLIGHT_PER_SENDER = 500, 30_000, 
 
 def count_senders(spec: EvalSpec, cores: int) -> int:
     """Return the number of processes that send to a running server; 1 for any other engine."""
-    asked, load = spec.engine.server.senders, spec.load
-    if not spec.engine.is_remote or asked != "auto":
-        return asked if isinstance(asked, int) and spec.engine.is_remote else 1
+    if not spec.engine.is_remote:
+        return 1
+    load = spec.load
     in_flight = load.arrival.requests if load and isinstance(load.arrival, Concurrency) else spec.engine.max_concurrency
     rate_per_s = getattr(load.arrival, "rate_per_s", 0.0) if load else 0.0
     tokens_per_s = rate_per_s * (spec.sampling.get("max_tokens") or 0)

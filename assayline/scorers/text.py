@@ -55,24 +55,22 @@ def score_regex(
     target: str,
     row: dict[str, Any],
     pattern: str,
-    group: int = 1,
     take: Literal["first", "last"] = "first",
-    ignore_case: bool = False,
 ) -> Score:
-    """Return 1 if the group of the first or last match of a pattern in the answer is the target.
+    """Return 1 if the first or last match of a pattern in the answer is the target: its first group, if it has groups.
 
-    Both are stripped of white space, and in lower case with `ignore_case`. A group that took no part in its match has
-    found nothing. Raises TimeoutError for a search longer than 2 s.
+    Both are stripped of white space, and in lower case if the pattern ignores case. A group that took no part in its
+    match has found nothing. Raises TimeoutError for a search longer than 2 s.
     """
-    found = None
-    for match in _compile(pattern, ignore_case).finditer(normalize("NFC", answer), timeout=MOST_SEARCH_S):
-        found = match[group]
+    found, compiled = None, compile_pattern(pattern)
+    for match in compiled.finditer(normalize("NFC", answer), timeout=MOST_SEARCH_S):
+        found = match[min(1, compiled.groups)]
         if take == "first":
             break
     if found is None:
         return Score(0.0, None, "the pattern finds nothing in the answer")
     found, wanted = found.strip(), normalize("NFC", target).strip()
-    if found == wanted or (ignore_case and found.lower() == wanted.lower()):
+    if found == wanted or (compiled.flags & regex.IGNORECASE and found.lower() == wanted.lower()):
         return Score(1.0, found, "found the target")
     return Score(0.0, found, f"found {shorten(found)}, not {shorten(wanted)}")
 
@@ -91,19 +89,13 @@ def score_token_f1(answer: str, target: str, row: dict[str, Any]) -> Score:
     return Score(value, " ".join(found), counts)
 
 
-def check_pattern(pattern: str, group: int) -> None:
-    """Raise ValueError if a pattern cannot be compiled or does not have the group."""
+@lru_cache
+def compile_pattern(pattern: str) -> Any:
+    """Compile a pattern. Raises ValueError."""
     try:
-        groups = _compile(pattern, False).groups
+        return regex.compile(pattern)
     except regex.error as error:
         raise ValueError(f"is not a valid regular expression: {error}") from None
-    if group > groups:
-        raise ValueError(f"has no group {group}: it has {groups}")
-
-
-@lru_cache
-def _compile(pattern: str, ignore_case: bool) -> Any:
-    return regex.compile(pattern, regex.IGNORECASE if ignore_case else 0)
 
 
 def _reduce(text: str, ignore_case: bool) -> str:

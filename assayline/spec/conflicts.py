@@ -93,7 +93,7 @@ EXAMPLES = _given("prompts.few_shot")
 OWN_EXAMPLES = _when(
     "prompts.few_shot without source", lambda spec: spec.prompts.few_shot and spec.prompts.few_shot.source is None
 )
-RENDERING = _given("chat.template", "chat.prefill", "chat.date", "chat.special_tokens")
+RENDERING = _given("chat.template", "chat.prefill", "chat.special_tokens")
 SPECIAL_TOKENS = _when("chat.special_tokens {spec.chat.special_tokens}", _given("chat.special_tokens"))
 SERVED = _when("engine.backend server", lambda spec: spec.engine.is_served)
 EXTERNAL = _when("engine.server.url", lambda spec: spec.engine.is_remote)
@@ -113,7 +113,7 @@ OWN_TRACE = _when("load.arrival trace without path", lambda spec: spec.load and 
 NO_TRACE = _when("prompts.source {spec.prompts.source.kind}", lambda spec: spec.prompts.source.kind != "trace")
 SERVED_REASONING = _when("reasoning over a server", lambda spec: spec.reasoning and spec.engine.is_served)
 UNPARSED_REASONING = _when("reasoning without engine.args.reasoning_parser", _has_unparsed_reasoning)
-FORM = _given("output", "sampling.structured_outputs")
+FORM = _given("sampling.structured_outputs")
 
 ADAPTER = _given("adapter")
 LORA = _when("engine.args.enable_lora", lambda spec: spec.engine.args.get("enable_lora"))
@@ -139,7 +139,7 @@ CONFLICTS: list[tuple[Feature, Feature, str]] = [
     (LIKELIHOOD, TURNS, f"turns need generated answers. {KEEP_ONE}"),
     (LIKELIHOOD, TASK, f"the task decides whether likelihoods are computed. {KEEP_ONE}"),
     (LIKELIHOOD, BATCH, f"each line asks for generated text. {KEEP_ONE}"),
-    (LIKELIHOOD, _given("output", "reasoning"), f"no answer is generated. {KEEP_ONE}"),
+    (LIKELIHOOD, _given("sampling.structured_outputs", "reasoning"), f"no answer is generated. {KEEP_ONE}"),
     (LIKELIHOOD, SPECIAL_TOKENS, f"a whole prompt is read as one text. {KEEP_ONE}"),
     (TASK, SPECIAL_TOKENS, f"a whole prompt is read as one text. {KEEP_ONE}"),
     (TASK, CHAT, f"a task writes whole prompts, which this endpoint does not take. hint: {USE_COMPLETIONS}"),
@@ -207,7 +207,6 @@ CONFLICTS: list[tuple[Feature, Feature, str]] = [
         "a running server has loaded its adapters itself. hint: set `model` to the base and engine.server.model to the "
         "server's name for the adapter",
     ),
-    (STARTED, _given("engine.server.senders"), "one process sends to it, which has its key. hint: remove it"),
     (STARTED, _given("engine.args.served_model_name"), "it sets the name. hint: use engine.server.model"),
     (CHAT, RENDERING, f"the server renders with its own template. hint: remove it, or {USE_COMPLETIONS}"),
     (CHAT, EXACT_LENGTH, f"token ids are made, which this endpoint does not take. hint: {USE_COMPLETIONS}"),
@@ -217,7 +216,6 @@ CONFLICTS: list[tuple[Feature, Feature, str]] = [
         _given("sampling.stop"),
         f"a server looks for stop texts in the reasoning as well. hint: remove one of the two, or {USE_ENGINE}",
     ),
-    (_given("output"), _given("sampling.structured_outputs"), f"both define the form of an answer. {KEEP_ONE}"),
     (
         UNPARSED_REASONING,
         FORM,

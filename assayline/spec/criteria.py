@@ -32,10 +32,12 @@ class RegexMatch(ScorerPart):
     """1 if the match of a regular expression in the answer equals the target."""
 
     kind: Literal["regex"]
-    pattern: str = Field(min_length=1, description="Python syntax; a search may take two seconds.")
-    group: int = Field(1, ge=0, description="The group that is the answer; 0: the complete match.")
+    pattern: str = Field(
+        min_length=1,
+        description="Python syntax; its first group, or the complete match without one, is the answer. With (?i) at "
+        "its start, case counts neither in matching nor in comparison. A search may take two seconds.",
+    )
     take: Literal["first", "last"] = Field("first", description="Which match counts.")
-    ignore_case: bool = Field(False, description="Ignore case in matching and in comparison.")
 
 
 class Numeric(ScorerPart):
@@ -121,9 +123,6 @@ class PythonScorer(FunctionScorer):
     kind: Literal["python"]
     function: str = Field(
         min_length=1, description="module:function, such as scoring:closeness; or a name that a package registers."
-    )
-    version: int | str = Field(
-        1, description="Change it when code outside the function's module changes: other versions are not compared."
     )
     arguments: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the function.")
     batch_size: int = Field(

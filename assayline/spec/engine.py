@@ -43,11 +43,6 @@ class ServerSpec(SpecPart):
         description="Maximum retries of a request after a failed connection, 429, 502 or 503; never after a first "
         "token. In a closed loop, requests wait for an unreachable server, within timeout_s.",
     )
-    senders: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = Field(
-        "auto",
-        description="Processes that send to a running server. auto: one per 500 requests/s or 30,000 tokens/s that the "
-        "load asks for, or 1,000 requests in flight; at most the cores less two.",
-    )
 
     @field_validator("url")
     @classmethod
@@ -317,41 +312,26 @@ class ReasoningSpec(SpecPart):
     open: str = Field("<think>", min_length=1, description="Tag that starts the reasoning, if the model writes one.")
 
 
-class OutputSpec(SpecPart):
-    """Structured output: the form of every answer. Set exactly one of the fields."""
+FORMS: dict[str, type | tuple[type, ...]] = {
+    "json": (dict, str), "regex": str, "choice": list, "grammar": str, "json_object": bool, "structural_tag": str,
+}  # fmt: skip
+"""Forms of `structured_outputs` in vLLM's SamplingParams, which takes one of them, and their types."""
 
-    json_schema: JsonSchema | None = Field(None, description="JSON schema of the answer.")
-    regex: str | None = Field(None, min_length=1, description="Regular expression that the complete answer matches.")
-    choice: list[str] | None = Field(None, min_length=1, description="The answer is one of these.")
-    grammar: str | None = Field(None, min_length=1, description="Context-free grammar, in EBNF.")
 
-    @field_validator("regex")
-    @classmethod
-    def _check_regex(cls, pattern: str | None) -> str | None:
-        """Pre-check the pattern. The engine decides: its dialect has escapes that Python lacks, such as \\p{L}."""
-        try:
-            re.compile(pattern or "")
-        except re.error as error:
-            if not error.msg.startswith("bad escape"):
-                raise ValueError(f"not a valid regular expression: {error}") from None
-        return pattern
-
-    @field_validator("choice")
-    @classmethod
-    def _check_choice(cls, choice: list[str] | None) -> list[str] | None:
-        if choice is not None and ("" in choice or len(set(choice)) < len(choice)):
-            raise ValueError("choices must be distinct and not empty")
-        return choice
-
-    @model_validator(mode="after")
-    def _check_one(self) -> "OutputSpec":
-        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"expected exactly one of json_schema, regex, choice, grammar, given {given or 'none'}")
-        return self
-
-    @property
-    def structured_outputs(self) -> dict[str, Any]:
-        """The value of `structured_outputs` in vLLM's SamplingParams, as plain JSON."""
-        named = {"json": self.json_schema, "regex": self.regex, "choice": self.choice, "grammar": self.grammar}
-        return {name: value for name, value in named.items() if value is not None}
+def check_form(form: Mapping[str, Any]) -> None:
+    """Raise ValueError for structured outputs that vLLM would refuse with each request."""
+    given = [name for name in FORMS if form.get(name) is not None]
+    if len(given) != 1:
+        raise ValueError(f"structured_outputs: expected exactly one of {', '.join(FORMS)}, given {given or 'none'}")
+    (name,), value = given, form[given[0]]
+    if not isinstance(value, FORMS[name]):
+        raise ValueError(f"structured_outputs.{name} is {value!r:.80}, of another type")
+    if name == "json" and isinstance(value, dict):
+        _check_schema(value)
+    if name == "choice" and ("" in value or len(set(map(str, value))) < len(value)):
+        raise ValueError("structured_outputs: choices must be distinct and not empty")
+    try:
+        re.compile(value if name == "regex" else "")
+    except re.error as error:
+        if not error.msg.startswith("bad escape"):  # the engine decides: its dialect has escapes that Python lacks
+            raise ValueError(f"structured_outputs: not a valid regular expression: {error}") from None

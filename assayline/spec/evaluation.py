@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 from assayline.files import is_folder
 from assayline.spec.conflicts import list_conflicts
 from assayline.spec.criteria import GateSpec, Loglikelihood, PriceSpec, Scorer, SloSpec, name_scorers
-from assayline.spec.engine import EngineSpec, OutputSpec, ReasoningSpec, refuse_secrets
+from assayline.spec.engine import EngineSpec, ReasoningSpec, check_form, refuse_secrets
 from assayline.spec.load import LoadSpec
 from assayline.spec.part import SpecPart
 from assayline.spec.prompts import ChatSpec, PromptSpec, RereadSource
@@ -60,9 +60,9 @@ class EvalSpec(SpecPart):
     prompts: PromptSpec = Field(description="The prompts to send.")
     chat: ChatSpec = Field(ChatSpec(), description="Rendering of the prompts.")
     sampling: dict[str, Any] = Field(
-        default_factory=dict, description="Any argument of vLLM's SamplingParams, by name."
+        default_factory=dict,
+        description="Any argument of vLLM's SamplingParams, by name; structured_outputs has the form of every answer.",
     )
-    output: OutputSpec | None = Field(None, description="Structured output: the form of every answer.")
     reasoning: ReasoningSpec | None = Field(None, description="Tags of models that reason before they answer.")
     scorers: list[Scorer] | None = Field(
         None, description="Scorers, the most important one first (default: exact_match, if there are targets)."
@@ -105,8 +105,10 @@ class EvalSpec(SpecPart):
 
     @field_validator("sampling")
     @classmethod
-    def _rename_limit(cls, sampling: dict[str, Any]) -> dict[str, Any]:
-        """Read max_completion_tokens, the newer name in OpenAI's interface, as max_tokens."""
+    def _check_sampling(cls, sampling: dict[str, Any]) -> dict[str, Any]:
+        """Read max_completion_tokens, the newer name in OpenAI's interface, as max_tokens, and check the form."""
+        if isinstance(form := sampling.get("structured_outputs"), dict):
+            check_form(form)
         names = {} if "max_tokens" in sampling else {"max_completion_tokens": "max_tokens"}
         return {names.get(name, name): value for name, value in sampling.items()}
 
@@ -167,6 +169,4 @@ class EvalSpec(SpecPart):
             return dict(OPTION_SAMPLING)
         if self.is_reread:
             return {**READ_SAMPLING, **({} if self.engine.is_served else {"detokenize": False})}
-        given = {name: value for name, value in self.sampling.items() if name != "n"}
-        form = {"structured_outputs": self.output.structured_outputs} if self.output else {}
-        return {"max_tokens": None, **given, **form}
+        return {"max_tokens": None, **{name: value for name, value in self.sampling.items() if name != "n"}}

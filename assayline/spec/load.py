@@ -44,22 +44,16 @@ class ConstantRate(SpecPart):
 
 
 class Poisson(SpecPart):
-    """Requests are due at random, as from many independent users."""
+    """Requests are due at random, as from many independent users, or in bursts or more evenly."""
 
     kind: Literal["poisson"]
     rate_per_s: Rate = Field(description="Requests per second, on average.")
-    seed: int = Field(0, description="Same seed, same times.")
-
-
-class Gamma(SpecPart):
-    """Requests are due at random with gamma-distributed gaps, in bursts or more evenly."""
-
-    kind: Literal["gamma"]
-    rate_per_s: Rate = Field(description="Requests per second, on average.")
     burstiness: float = Field(
+        1.0,
         gt=0,
         allow_inf_nan=False,
-        description="Shape of the gamma distribution: 1 is Poisson, below 1 is burstier, above 1 more even.",
+        description="Shape of the gamma distribution of the gaps: 1 is a Poisson process, below 1 is burstier, above 1 "
+        "more even.",
     )
     seed: int = Field(0, description="Same seed, same times.")
 
@@ -81,7 +75,7 @@ class Trace(SpecPart):
 
 
 Arrival = Annotated[
-    AllAtOnce | Concurrency | ConstantRate | Poisson | Gamma | Trace,
+    AllAtOnce | Concurrency | ConstantRate | Poisson | Trace,
     Field(discriminator="kind"),
 ]
 

@@ -1,13 +1,11 @@
 """The parts of a spec on prompts: source, selection, media and rendering."""
 
-import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from assayline.records import MediaKind
-from assayline.spec.load import Trace
 from assayline.spec.part import SpecPart
 
 
@@ -38,11 +36,6 @@ class Source(SpecPart):
         """True if each request's max_tokens is the length of a recorded answer."""
         return False
 
-    @property
-    def arrival(self) -> Trace | None:
-        """The recorded arrival times of its rows, or None."""
-        return None
-
 
 class RemoteSource(Source):
     """Base of sources whose content is elsewhere."""
@@ -56,9 +49,8 @@ class FileSource(Source):
     """Rows of local files, which are streamed."""
 
     kind: Literal["file"]
-    path: str = Field(description="File or glob, relative to the working folder; sorted by name.")
-    format: Literal["auto", "jsonl", "json", "csv", "parquet"] = Field(
-        "auto", description="auto: by the file extension; json: one array of objects."
+    path: str = Field(
+        description="JSONL, JSON, CSV or Parquet file, or glob, relative to the working folder; sorted by name."
     )
 
 
@@ -177,19 +169,13 @@ class TraceSource(Source):
     """A recorded trace of requests: times, lengths and shared prefixes, without text."""
 
     kind: Literal["trace"]
-    path: str = Field(description="File or glob, relative to the working folder; sorted by name.")
-    format: Literal["mooncake", "azure", "burstgpt"] = Field(
-        description="mooncake: timestamp (ms), input_length, output_length and, if present, hash_ids; azure: "
-        "TIMESTAMP (a date), ContextTokens, GeneratedTokens; burstgpt: Timestamp (s), Request tokens, Response tokens."
+    path: str = Field(
+        description="File or glob, relative to the working folder; sorted by name. Columns of Mooncake: timestamp "
+        "(ms), input_length, output_length and, if present, hash_ids; of Azure: TIMESTAMP (a date), ContextTokens, "
+        "GeneratedTokens; of BurstGPT: Timestamp (s), Request tokens, Response tokens."
     )
     block_tokens: int = Field(512, ge=1, description="Number of tokens per entry of hash_ids.")
     seed: int = Field(0, description="Same seed, same prompts.")
-
-    @property
-    def arrival(self) -> Trace:
-        stamps = {"mooncake": ("timestamp", "ms"), "azure": ("TIMESTAMP", "date"), "burstgpt": ("Timestamp", "s")}
-        column, unit = stamps[self.format]
-        return Trace.model_validate({"kind": "trace", "path": self.path, "column": column, "unit": unit})
 
 
 class LmEvalSource(RemoteSource):
@@ -452,10 +438,6 @@ class PromptSpec(SpecPart):
         return self.source if isinstance(self.source, LmEvalSource) else None
 
 
-USUAL_DATE = datetime.date(2024, 7, 26)
-"""The default date in templates of Llama 3."""
-
-
 class ChatSpec(SpecPart):
     """Rendering of messages to the text that the model reads."""
 
@@ -468,11 +450,8 @@ class ChatSpec(SpecPart):
     kwargs: dict[str, Any] = Field(
         default_factory=dict,
         description="Additional variables for the template; add_generation_prompt: false omits the header of the "
-        "assistant's turn.",
-    )
-    date: datetime.date = Field(
-        USUAL_DATE,
-        description="Current date for templates with strftime_now; fixed, so that prompts do not depend on the day.",
+        "assistant's turn. A template that asks for the time gets midnight of 2024-07-26, unless a variable has its "
+        "date, such as Llama's date_string.",
     )
     special_tokens: Literal["control", "text", "error"] = Field(
         "control",

@@ -24,7 +24,7 @@ from assayline.errors import SpecError
 from assayline.records import Json
 from assayline.scorers import Score
 from assayline.scorers.process import ScorerInput, check_function, define_function, read_own_code, score_answers
-from assayline.scorers.text import check_pattern
+from assayline.scorers.text import compile_pattern
 from assayline.spec.criteria import (
     FUNCTION_KINDS,
     ChoiceLetter,
@@ -217,11 +217,11 @@ def check_scorers(scorers: Sequence[Scorer]) -> None:
             check_function(scorer)
         elif isinstance(scorer, RegexMatch):
             try:
-                check_pattern(scorer.pattern, scorer.group)
+                compile_pattern(scorer.pattern)
             except ValueError as error:
                 raise SpecError(
                     f"scorers: the pattern {scorer.pattern!r} of {scorer.title} {error}. hint: use Python's syntax, "
-                    "with parentheses around the part to extract, or set group: 0 for the complete match."
+                    "with parentheses around the part to extract."
                 ) from None
 
 

@@ -84,7 +84,7 @@ def test_limits_that_are_given_replace_the_defaults(make_spec, spec):
 
 def test_a_load_keeps_its_pattern_and_windows_where_they_make_sense(make_spec):
     load = {
-        "arrival": {"kind": "gamma", "rate_per_s": 3, "burstiness": 0.5, "seed": 4},
+        "arrival": {"kind": "poisson", "rate_per_s": 3, "burstiness": 0.5, "seed": 4},
         "warmup_s": 2,
         "cooldown_s": 1,
         "max_errors": 3,
@@ -92,7 +92,7 @@ def test_a_load_keeps_its_pattern_and_windows_where_they_make_sense(make_spec):
     }
     spec = make_spec(engine=ENGINE, prompts=ROWS, load=load)
     synchronous, at_once, rate = loads_of(spec, SweepProfile(rates_per_s=[6.0])).values()
-    assert rate == {**load, "arrival": {"kind": "gamma", "rate_per_s": 6.0, "burstiness": 0.5, "seed": 4}}
+    assert rate == {**load, "arrival": {"kind": "poisson", "rate_per_s": 6.0, "burstiness": 0.5, "seed": 4}}
     windows = ("warmup_s", "cooldown_s", "max_errors")
     assert [synchronous[name] for name in windows] == [2, 1, 3]
     assert [at_once[name] for name in windows] == [0, 0, 3]

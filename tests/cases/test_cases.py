@@ -153,8 +153,8 @@ def test_20_an_answer_behind_closed_thinking_and_a_prefill_is_the_answer(desk):
 def test_22_json_is_checked_under_the_schema_that_the_backend_did_not_enforce(desk, tmp_path):
     code = {"enum": ["toolong"], "maxLength": 3}
     schema = {"type": "object", "properties": {"code": code}, "required": ["code"], "additionalProperties": False}
-    spec = desk.spec([{"id": "c", "q": "A code?"}], columns=FREE, prompts=QUESTION, output={"json_schema": schema},
-                     scorers=[{"kind": "json"}])  # fmt: skip
+    spec = desk.spec([{"id": "c", "q": "A code?"}], columns=FREE, prompts=QUESTION,
+                     sampling={"structured_outputs": {"json": schema}}, scorers=[{"kind": "json"}])  # fmt: skip
     [(text, value, reason)] = desk.ask(spec, "text, value, explanation")
     assert json.loads(text) == {"code": "toolong"} and value == 0 and "'toolong' is too long" in reason
     path = flow_kit.write_spec(tmp_path / "spec.yaml", spec.model_dump(mode="json", exclude_none=True))
@@ -164,8 +164,8 @@ def test_22_json_is_checked_under_the_schema_that_the_backend_did_not_enforce(de
 
 def test_24_odd_choices_are_answered_and_no_question_is_its_own_example(desk):
     odd = ["yes", "yes, but no", "C++", "a|b", 'say "hi"', "two\nlines", "日本", r"\d+", " leading", "trailing ", "{}"]
-    spec = desk.spec([{"id": "o", "q": "Any?"}], columns=FREE, output={"choice": odd},
-                     prompts={**QUESTION, "repeats": 8}, sampling={"temperature": 2.0, "seed": 3})  # fmt: skip
+    spec = desk.spec([{"id": "o", "q": "Any?"}], columns=FREE, prompts={**QUESTION, "repeats": 8},
+                     sampling={"temperature": 2.0, "seed": 3, "structured_outputs": {"choice": odd}})  # fmt: skip
     assert {text for (text,) in desk.ask(spec, "text")} <= set(odd)
     rows = [{"q": f"Q{number}", "a": f"A{number}"} for number in (0, 1, 2, 0)]
     for seed in range(4):

@@ -202,7 +202,7 @@ class TestOpenLoop:
 
     def test_another_engine_goes_on_in_the_pattern(self, play):
         """The first one dies with some answered: the rest is due from now on, at the pattern's distances."""
-        pattern = {"kind": "gamma", "rate_per_s": 1.0, "burstiness": 0.5, "seed": 9}
+        pattern = {"kind": "poisson", "rate_per_s": 1.0, "burstiness": 0.5, "seed": 9}
         load = load_of(pattern)
         it = play(load, service_s=0.5)
         first = list(itertools.islice(it.engine.generate(requests(40)), 7))

@@ -49,8 +49,7 @@ def test_audit_finds_the_bias_that_a_trained_judge_learned(modest_model, data_di
         "model": str(model),
         "engine": {"device": "cpu", "args": {**flow_kit.SMALL_ENGINE, "max_num_seqs": 32}},
         "prompts": {"source": {"kind": "pairs", "runs": run_ids}, "template": biased_judge.QUESTION},
-        "sampling": {"temperature": 1, "max_tokens": 32},
-        "output": {"regex": biased_judge.VERDICT},
+        "sampling": {"temperature": 1, "max_tokens": 32, "structured_outputs": {"regex": biased_judge.VERDICT}},
         "scorers": [{"kind": "verdict", "values": {"first": 1, "second": 0}, "label": "human"}],
     }
     judge_run = evaluate(judge)["run_id"]

@@ -103,11 +103,10 @@ def test_examples_of_a_prompt_are_answered_as_they_should_be():
 @pytest.mark.vllm
 def test_every_answer_of_the_json_example_is_valid(settings):
     example = ROOT / "examples" / "json_style.yaml"
-    output = load_spec(example).output
-    assert output is not None and output.json_schema is not None
+    schema = load_spec(example).sampling["structured_outputs"]["json"]
     for row in run(example, settings, {}):
         assert row["finish_reason"] == "stop", row
-        jsonschema.validate(json.loads(row["text"]), output.json_schema)
+        jsonschema.validate(json.loads(row["text"]), schema)
     assert {row["value"] for row in query(settings, "from scores")} == {1.0}
 
 

@@ -343,7 +343,8 @@ def test_workers_of_a_judge_have_their_own_devices_next_to_an_idle_engine(
     fake_spec["prompts"]["limit"] = 4
     path = write_judge(tmp_path, {**fake_spec, **served})
     judge = yaml.safe_load(path.read_text())
-    flow_kit.write_spec(path, {**judge, "workers": 2, "output": {"regex": VERDICT}, "sampling": {"max_tokens": 60}})
+    sampling = {"max_tokens": 60, "structured_outputs": {"regex": VERDICT}}
+    flow_kit.write_spec(path, {**judge, "workers": 2, "sampling": sampling})
     spec = parse_spec({**judged_by(fake_spec, path), **served})
     with EnginePool() as engines:
         result = driver.evaluate(spec, driver.FrontEnd(load_settings()), Purpose(), engines)

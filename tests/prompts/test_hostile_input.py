@@ -264,7 +264,7 @@ def test_files_without_rows_are_refused(way, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "~nobody-of-that-name/x", "\ud800", "[", "/", "/proc/self/mem"])
 def test_prompts_reject_names_of_missing_files(tokenizer, name):
-    source = {"kind": "file", "path": name, "format": "jsonl"}
+    source = {"kind": "file", "path": name}
     with pytest.raises(PromptError):
         list(load_prompts(PromptSpec.model_validate({"source": source})))
     with pytest.raises((SpecError, ModelError)):

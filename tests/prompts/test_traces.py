@@ -23,7 +23,7 @@ BLOCK = 16
 def mooncake(*rows: dict[str, Any], folder: Path, **source: Any) -> PromptSpec:
     path = folder / "trace.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    given = {"kind": "trace", "format": "mooncake", "path": str(path), "block_tokens": BLOCK, **source}
+    given = {"kind": "trace", "path": str(path), "block_tokens": BLOCK, **source}
     return PromptSpec.model_validate({"source": given})
 
 
@@ -102,7 +102,7 @@ def test_azure_has_dates_and_no_blocks(tokenizer, tmp_path):
         "2023-11-17 00:00:00.7500000,20,2\n"
         "2023-11-17 01:00:01.500000+01:00,10,1\n"
     )
-    source = {"kind": "trace", "format": "azure", "path": str(path)}
+    source = {"kind": "trace", "path": str(path)}
     prompts = [p for p in read(PromptSpec.model_validate({"source": source}), tokenizer) if isinstance(p, Prompt)]
     assert [len(prompt.prompt_token_ids or []) for prompt in prompts] == [30, 20, 10]
     assert [prompt.sampling["max_tokens"] for prompt in prompts] == [3, 2, 1]
@@ -115,7 +115,7 @@ def test_burstgpt_has_seconds_and_lengths_with_a_point(tokenizer, tmp_path):
         "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
         "5,ChatGPT,30,3,33,Conversation log\n45.5,GPT-4,20.0,2.0,22.0,API log\n118,ChatGPT,10,0,10,Conversation log\n"
     )
-    source = {"kind": "trace", "format": "burstgpt", "path": str(path)}
+    source = {"kind": "trace", "path": str(path)}
     first, second, failed = read(PromptSpec.model_validate({"source": source}), tokenizer)
     assert isinstance(first, Prompt) and isinstance(second, Prompt) and isinstance(failed, BadRow)
     assert [len(one.prompt_token_ids or []) for one in (first, second)] == [30, 20]
@@ -134,7 +134,7 @@ def test_burstgpt_has_seconds_and_lengths_with_a_point(tokenizer, tmp_path):
         (row(4, output=True), "output_length holds True"),
         (row(40, [1, 2, 3, 4]), r"has 4 blocks, and a prompt of 40 tokens has at most 3 of 16.*block_tokens"),
         (row(40, ["a"]), "expected whole numbers"),  # type: ignore[list-item]
-        ({"timestamp": 1, "input_length": 4}, "Column 'output_length', named by prompts.source.format"),
+        ({"timestamp": 1, "input_length": 4}, "Column 'output_length', named by the trace's format"),
     ],
 )
 def test_a_row_that_cannot_be_is_an_error_row(tokenizer, tmp_path, bad, words):
@@ -146,7 +146,7 @@ def test_a_row_that_cannot_be_is_an_error_row(tokenizer, tmp_path, bad, words):
 
 
 def test_a_first_row_without_the_columns_and_other_fields_stop_the_run(tokenizer, tmp_path):
-    with pytest.raises(PromptError, match=r"first row does not fit.*'input_length'.*ContextTokens"):
+    with pytest.raises(PromptError, match=r"first row does not fit.*'GeneratedTokens'.*ContextTokens"):
         read(mooncake({"TIMESTAMP": "2023-11-16 18:01:50", "ContextTokens": 3}, folder=tmp_path), tokenizer)
 
 

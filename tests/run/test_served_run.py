@@ -13,6 +13,7 @@ from assayline.comparison.board import find_cells
 from assayline.errors import ModelError, PromptsChangedError, SpecError
 from assayline.load.arrivals import list_offsets
 from assayline.report.history_rows import list_changes
+from assayline.run import worker
 from assayline.run.begin import begin_evaluation, plan_run
 from assayline.run.worker import count_senders
 from assayline.spec.evaluation import EvalSpec
@@ -73,10 +74,10 @@ def test_prompts_that_we_render_are_sent_as_token_ids(server, settings, make_spe
 
 
 @pytest.mark.parametrize("arrival", [{"kind": "poisson", "rate_per_s": 40}, {"kind": "concurrency", "requests": 5}])
-def test_several_senders_share_a_load_of_one_pattern(server, settings, arrival):
+def test_several_senders_share_a_load_of_one_pattern(server, settings, arrival, monkeypatch):
     """Together they follow the pattern of one, each from a process of its own, and each with seats of its own."""
-    engine = {"server": {"url": server.url, "endpoint": "chat", "senders": 3}}
-    spec = chat_spec(server.url, prompts={"repeats": 10}, load={"arrival": arrival}, engine=engine)
+    monkeypatch.setattr(worker, "count_senders", lambda spec, cores: 3)
+    spec = chat_spec(server.url, prompts={"repeats": 10}, load={"arrival": arrival})
     server.default = Script(delay_s=0.1)
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()

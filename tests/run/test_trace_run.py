@@ -17,7 +17,7 @@ def trace_of(folder: Path, rows: list[tuple[int, int, list[int]]]) -> dict[str, 
     path = folder / "trace.jsonl"
     lines = [{"timestamp": at, "input_length": n, "output_length": 3, "hash_ids": ids} for at, n, ids in rows]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return {"source": {"kind": "trace", "format": "mooncake", "path": str(path), "block_tokens": BLOCK}}
+    return {"source": {"kind": "trace", "path": str(path), "block_tokens": BLOCK}}
 
 
 @pytest.mark.slow

@@ -37,21 +37,22 @@ def test_contains(answer, target, ignore_case, value):
 
 
 @pytest.mark.parametrize(
-    ("answer", "target", "pattern", "group", "take", "ignore_case", "value", "extracted"),
+    ("answer", "target", "pattern", "take", "value", "extracted"),
     [
-        ("a=1, b=2", "1", r"=(\d)", 1, "first", False, 1.0, "1"),
-        ("a=1, b=2", "2", r"=(\d)", 1, "last", False, 1.0, "2"),
-        ("a=1, b=2", "=2", r"=(\d)", 0, "last", False, 1.0, "=2"),
-        ("ANSWER: yes", "YES", r"answer: (\w+)", 1, "first", True, 1.0, "yes"),
-        ("ANSWER: yes", "yes", r"answer: (\w+)", 1, "first", False, 0.0, None),
-        ("x", "x", r"(y)?x", 1, "first", False, 0.0, None),
-        ("say  42 ", "42", r"say(.*)", 1, "first", False, 1.0, "42"),
-        ("line\n#### 7", "7", r"(?m)^#### (\d+)$", 1, "first", False, 1.0, "7"),
-        ("", "", "^$", 0, "first", False, 1.0, ""),
+        ("a=1, b=2", "1", r"=(\d)", "first", 1.0, "1"),
+        ("a=1, b=2", "2", r"=(\d)", "last", 1.0, "2"),
+        ("a=1, b=2", "=2", r"=\d", "last", 1.0, "=2"),
+        ("ANSWER: yes", "YES", r"(?i)answer: (\w+)", "first", 1.0, "yes"),
+        ("ANSWER: yes", "YES", r"(?i:answer): (\w+)", "first", 0.0, "yes"),
+        ("ANSWER: yes", "yes", r"answer: (\w+)", "first", 0.0, None),
+        ("x", "x", r"(y)?x", "first", 0.0, None),
+        ("say  42 ", "42", r"say(.*)", "first", 1.0, "42"),
+        ("line\n#### 7", "7", r"(?m)^#### (\d+)$", "first", 1.0, "7"),
+        ("", "", "^$", "first", 1.0, ""),
     ],
 )
-def test_regex(answer, target, pattern, group, take, ignore_case, value, extracted):
-    assert score_regex(answer, target, {}, pattern, group, take, ignore_case)[:2] == (value, extracted)
+def test_regex(answer, target, pattern, take, value, extracted):
+    assert score_regex(answer, target, {}, pattern, take)[:2] == (value, extracted)
 
 
 def squad_f1(answer, target):

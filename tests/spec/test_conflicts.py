@@ -12,7 +12,7 @@ from assayline.spec.file import parse_spec
 ROWS = {"kind": "inline", "rows": [{"prompt": "1 + 1"}]}
 TASK = {"prompts.source": {"kind": "lm_eval", "task": "sums"}}
 MADE = {"prompts.source": {"kind": "synthetic", "count": 1, "prompt_tokens": 8, "output_tokens": 1}}
-TRACE = {"prompts.source": {"kind": "trace", "format": "azure", "path": "t.csv"}}
+TRACE = {"prompts.source": {"kind": "trace", "path": "t.csv"}}
 RECORDED = {"prompts.source": {"kind": "sharegpt", "path": "t.json", "max_tokens": "recorded"}}
 BATCH = {"prompts.source": {"kind": "openai_batch", "path": "b.jsonl"}}
 ANSWERS = {"prompts.source": {"kind": "run", "run": "r"}}
@@ -25,10 +25,10 @@ CHAT, URL = {**SERVER, "engine.server.endpoint": "chat"}, {**SERVER, "engine.ser
 BURST, TIMES = {**ASYNC, "load.arrival.kind": "all_at_once"}, {**ASYNC, "load.arrival.kind": "trace"}
 CLOSED = {**ASYNC, "load.arrival": {"kind": "concurrency", "requests": 2}}
 OPEN = {**ASYNC, "load.arrival": {"kind": "poisson", "rate_per_s": 1}}
-REGEX = {"output.regex": "x"}
+REGEX = {"sampling.structured_outputs": {"regex": "x"}}
 
 MESSAGE_FIELDS = "prompts.columns and prompts.template and prompts.few_shot"
-RENDERING = "chat.template and chat.prefill and chat.date and chat.special_tokens"
+RENDERING = "chat.template and chat.prefill and chat.special_tokens"
 MEDIA_FIELDS = ("images", "audios", "videos")
 
 REFUSED: list[tuple[str, dict[str, Any]]] = [
@@ -39,7 +39,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("prompts.turns each", {**LIKELIHOOD, **TURNS}),
     ("prompts.source lm_eval", {**LIKELIHOOD, **TASK}),
     ("prompts.source openai_batch", {**LIKELIHOOD, **BATCH}),
-    ("output and reasoning", {**LIKELIHOOD, **REGEX, "reasoning": {}}),
+    ("sampling.structured_outputs and reasoning", {**LIKELIHOOD, **REGEX, "reasoning": {}}),
     ("chat.special_tokens text", {**LIKELIHOOD, "chat.special_tokens": "text"}),
     ("chat.special_tokens error", {**TASK, "chat.special_tokens": "error"}),
     ("engine.server.endpoint chat", {**TASK, **CHAT}),
@@ -80,21 +80,19 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("engine.args (max_num_seqs)", {**URL, "engine.args": {"max_num_seqs": 8, "max_model_len": 9}}),
     ("adapter unset and engine.args.default_mm_loras unset", {"engine.args.enable_lora": True}),
     ("engine.server.url", {**URL, "adapter": "a"}),
-    ("engine.server.senders", {**SERVER, "engine.server.senders": 2}),
     ("engine.args.served_model_name", {**SERVER, "engine.args.served_model_name": "x"}),
     (
         RENDERING,
         {
             **CHAT,
-            "chat": {"template": "plain", "prefill": "So", "date": "2025-01-01"},
+            "chat": {"template": "plain", "prefill": "So"},
             "chat.special_tokens": "text",
         },
     ),
     ("prompts.source trace", {**CHAT, **TRACE}),
     ("prompts.source.max_tokens", {**CHAT, **RECORDED}),
     ("sampling.stop", {**SERVER, "reasoning": {}, "sampling.stop": ["."]}),
-    ("sampling.structured_outputs", {**REGEX, "sampling.structured_outputs": {"regex": "x"}}),
-    ("output", {**REGEX, "reasoning": {}}),
+    ("sampling.structured_outputs", {**REGEX, "reasoning": {}}),
 ]
 ACCEPTED: list[dict[str, Any]] = [
     {**LIKELIHOOD, "engine.args.logprobs_mode": "processed_logprobs"},

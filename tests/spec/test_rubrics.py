@@ -30,14 +30,15 @@ def test_rubric_renders_an_answer_and_reads_each_verdict_that_its_schema_allows(
     assert all(row[column] in text for column in ["prompt", *used]) and parts.metadata == row.origin
     assert ("Ann did." in text) == (name == "groundedness") and parts.target == "Ann"
     (scorer,) = spec.scorers or []
-    assert isinstance(scorer, VerdictScorer) and spec.output is not None and spec.output.json_schema is not None
+    assert isinstance(scorer, VerdictScorer)
+    schema = spec.sampling["structured_outputs"]["json"]
     allowed = range(1, 6) if scorer.scale else list(scorer.values or {})
     for verdict in allowed:
         assert f"- {verdict}: " in text
-        jsonschema.validate({"reason": "So.", "verdict": verdict}, spec.output.json_schema)
+        jsonschema.validate({"reason": "So.", "verdict": verdict}, schema)
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({"reason": "So.", "verdict": 6}, spec.output.json_schema)
-    assert list(spec.output.json_schema["properties"]) == ["reason", "verdict"], "a reason comes before its verdict"
+        jsonschema.validate({"reason": "So.", "verdict": 6}, schema)
+    assert list(schema["properties"]) == ["reason", "verdict"], "a reason comes before its verdict"
 
 
 def test_rubrics_are_apart_from_benchmarks():

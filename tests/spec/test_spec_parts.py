@@ -41,7 +41,7 @@ def media(**values: Any) -> dict[str, Any]:
     [
         (load_of("constant", rate_per_s=0), "a rate above 0"),
         (load_of("poisson", rate_per_s=float("nan")), "a rate above 0"),
-        (load_of("gamma", rate_per_s=float("inf"), burstiness=1), "a rate above 0"),
+        (load_of("poisson", rate_per_s=float("inf"), burstiness=2), "a rate above 0"),
         (load_of("constant"), "rate_per_s: missing"),
         (load_of("concurrency", requests=0), "requests: given 0"),
         (load_of("trace", path="t", speed=0), "speed: given 0"),
@@ -92,7 +92,7 @@ def test_a_url_is_kept_without_its_last_slash():
 
 
 def test_a_trace_without_a_path_is_that_of_the_source():
-    source = {"kind": "trace", "format": "mooncake", "path": "t.jsonl"}
+    source = {"kind": "trace", "path": "t.jsonl"}
     load = spec_of(prompts={"source": source}, engine=ASYNC, load=load_of("trace", speed=3)).load
     assert load is not None and load.trace_speed == 3
     other = spec_of(prompts={"source": source, "shuffle_seed": 1}, engine=ASYNC, load=load_of("trace", path="u")).load

@@ -192,7 +192,7 @@ def test_many_and_long_changes_are_cut():
 def test_inputs_are_the_content_of_files(make_spec, tmp_path):
     for name in ("a.jsonl", "b.jsonl", "few.json", "chat.jinja"):
         (tmp_path / name).write_text(f'{{"question": "{name}"}}\n')
-    examples = {"kind": "file", "path": str(tmp_path / "few.json"), "format": "jsonl"}
+    examples = {"kind": "file", "path": str(tmp_path / "few.json")}
     source = {"kind": "file", "path": str(tmp_path / "*.jsonl")}
     prompts = {"source": source, "columns": {}, "few_shot": {"count": 1, "source": examples}}
     spec = make_spec(prompts=prompts, chat={"template": str(tmp_path / "chat.jinja")})

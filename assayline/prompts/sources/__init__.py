@@ -41,13 +41,13 @@ class SourceKind(NamedTuple):
 
 
 SOURCES: dict[str, SourceKind] = {
-    "file": SourceKind(lambda source: read_files(source.path, source.format)),
+    "file": SourceKind(lambda source: read_files(source.path)),
     "inline": SourceKind(lambda source: iter(source.rows)),
     "hub": SourceKind(read_hub),
     "python": SourceKind(read_function),
     "sharegpt": SourceKind(lambda source: read_files(source.path), ShareGptReader),
     "openai_batch": SourceKind(
-        lambda source: read_files(source.path, "jsonl"),
+        lambda source: read_files(source.path),
         lambda source, spec, tokenizer, media_store: BatchReader(spec.media, media_store),
     ),
     "trace": SourceKind(read_trace, lambda source, spec, tokenizer, media_store: TracePrompts(source, tokenizer)),

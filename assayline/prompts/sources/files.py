@@ -18,7 +18,8 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,22 +28,15 @@ from assayline.prompts.row import FileRow, Number, Row, UnreadableRow, explain_j
 from assayline.spec.prompts import HubSource
 from assayline.words import as_sentence
 
-FORMATS = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".jsonlines": "jsonl",
-    ".json-lines": "jsonl",
-    ".json": "json",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-}
+JSON = (".jsonl", ".ndjson", ".jsonlines", ".json-lines", ".json")
+ENDINGS = (*JSON, ".csv", ".tsv", ".parquet")
 LONGEST_LINE_BYTES = 2**27
 """Bytes of a line of JSON, or characters of a field of CSV. The csv module refuses fields over 131,072 unless told, and
 prompts are longer; without any limit, a quote that is never closed makes one field of the rest of the file."""
 
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """By the first bytes of a file."""
+BYTE_ORDER_MARK = codecs.BOM_UTF8
 CHUNK_BYTES = 2**20
 CUT_CHARACTERS = 3
 """With fewer behind it, a number may not be whole: 1e+5 begins with 1."""
@@ -50,14 +44,16 @@ _BLANKS = re.compile(r"[ \t\n\r]*")
 BATCH_ROWS = 256
 
 
-def read_files(pattern: str, format: str = "auto") -> Iterator[FileRow | UnreadableRow]:
-    """Yield the rows of a file, or of a glob's files one after another; `format` as in `prompts.source.format`.
+def read_files(pattern: str) -> Iterator[FileRow | UnreadableRow]:
+    """Yield the rows of a file, or of a glob's files one after another.
 
     Raises PromptError, saying where, for what cannot be read on.
     """
     for file in find_files(pattern):
         folder = file.parent.absolute()
-        for row in READERS[_format_of(file) if format == "auto" else format](file):
+        name = file.with_suffix("") if file.suffix.lower() in (".gz", ".zst") else file
+        read = {".csv": read_csv, ".tsv": read_csv, ".parquet": read_parquet}.get(name.suffix.lower(), read_json)
+        for row in read(file):
             yield row if isinstance(row, UnreadableRow) else FileRow(row, folder)
 
 
@@ -71,7 +67,7 @@ def find_files(pattern: str) -> list[Path]:
             f"Prompt file {pattern!r:.200} cannot be looked for: {error!s:.200}. hint: pass a path."
         ) from None
     if is_folder:
-        ending = next((file.suffix for file in sorted(path.iterdir()) if file.suffix.lower() in FORMATS), ".jsonl")
+        ending = next((file.suffix for file in sorted(path.iterdir()) if file.suffix.lower() in ENDINGS), ".jsonl")
         raise PromptError(f"Prompt file {pattern} is a folder. hint: pass a file, or a glob such as {path}/*{ending}.")
     if is_there:
         return [path]
@@ -89,21 +85,27 @@ def find_files(pattern: str) -> list[Path]:
     return files
 
 
-def _format_of(path: Path) -> str:
-    name = path.with_suffix("") if path.suffix.lower() in (".gz", ".zst") else path
-    try:
-        return FORMATS[name.suffix.lower()]
-    except KeyError:
-        raise PromptError(
-            f"Prompt file {path} has the ending {path.suffix or '(none)'}, expected one of "
-            f"{', '.join(FORMATS)}, with .gz or .zst behind it if need be. hint: rename it, or set "
-            "prompts.source.format to jsonl, json, csv or parquet."
-        ) from None
+def read_json(path: Path) -> Iterator[Row | UnreadableRow]:
+    """Yield the objects of a file with one per line, or of a file that is an array.
+
+    Raises PromptError for a file of another ending that begins otherwise, and if the rest of a file cannot be read.
+    """
+    with _open(path) as file:
+        begin = file.peek().removeprefix(BYTE_ORDER_MARK).lstrip()[:1]
+        if begin == b"[":
+            yield from _ArrayReader(path, iter(lambda: file.read(CHUNK_BYTES), b"")).read()
+        elif begin == b"{" or {path.suffix.lower(), path.with_suffix("").suffix.lower()} & {*JSON}:
+            yield from _read_lines(path, file)
+        else:
+            raise PromptError(
+                f"Prompt file {path} has the ending {path.suffix or '(none)'}, expected one of {', '.join(ENDINGS)}, "
+                "with .gz or .zst behind it if need be. hint: rename it."
+            )
 
 
-def read_jsonl(path: Path) -> Iterator[Row | UnreadableRow]:
-    """Yield one object per line, without blank lines. Raises PromptError if the rest of the file cannot be read."""
-    for number, line in _numbered_lines(path):
+def _read_lines(path: Path, file: BinaryIO) -> Iterator[Row | UnreadableRow]:
+    """Yield one object per line, without blank lines."""
+    for number, line in _number_lines(path, file):
         try:
             text = line.decode()
         except UnicodeDecodeError as error:
@@ -121,18 +123,19 @@ def read_jsonl(path: Path) -> Iterator[Row | UnreadableRow]:
             if isinstance(row, dict):
                 yield row
                 continue
-            problem = (
-                f"holds {_json_type(row)}, expected a JSON object with columns as keys. hint: for a file that is one "
-                "JSON array, set prompts.source.format to json, or rename it to .json."
-            )
+            problem = f"holds {_json_type(row)}, expected a JSON object with columns as keys."
         yield UnreadableRow(text, f"{path}, line {number}: {problem}")
 
 
 def read_csv(path: Path) -> Iterator[Row | UnreadableRow]:
     """Rows by the names in the first line; an empty cell is null. Raises PromptError for a bad header, and for a quote
     that is still open at the end."""
+    with _open(path) as file:
+        yield from _read_rows(path, _CsvLines(path, file))
+
+
+def _read_rows(path: Path, lines: "_CsvLines") -> Iterator[Row | UnreadableRow]:
     csv.field_size_limit(LONGEST_LINE_BYTES)
-    lines = _CsvLines(path)
     reader = csv.reader(lines, strict=True, delimiter=lines.find_delimiter())
     header: list[str] = []
     while True:
@@ -169,8 +172,8 @@ def read_csv(path: Path) -> Iterator[Row | UnreadableRow]:
 class _CsvLines:
     """A file's lines for the csv module, which takes several for a row with line breaks in its fields."""
 
-    def __init__(self, path: Path) -> None:
-        self._lines: Iterator[tuple[int, bytes]] = _numbered_lines(path)
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._lines: Iterator[tuple[int, bytes]] = _number_lines(path, file)
         self._of_row: list[str] = []
         self.problem = ""
         """Error in the bytes of the row's lines; empty if there is none."""
@@ -221,29 +224,33 @@ def _check_header(fields: list[str], path: Path) -> list[str]:
     return fields
 
 
-def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _number_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Yield line numbers from 1 and lines with their ends, without a byte order mark."""
+    for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE_BYTES), b""), start=1):
+        if len(line) == LONGEST_LINE_BYTES:
+            raise PromptError(
+                f"{path}, line {number}: longer than {LONGEST_LINE_BYTES} bytes. Expected one row per line."
+            )
+        yield number, line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[io.BufferedReader]:
+    """Open a file for reading; one that begins like gzip or Zstandard is decompressed as it is read.
+
+    Raises PromptError if it cannot be read, also in the block.
+    """
     try:
-        with _open(path) as file:
-            for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE_BYTES), b""), start=1):
-                if len(line) == LONGEST_LINE_BYTES:
-                    raise PromptError(
-                        f"{path}, line {number}: longer than {LONGEST_LINE_BYTES} bytes. Expected one row per line."
-                    )
-                yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        with open(path, "rb") as file:
+            kind = next((name for mark, name in COMPRESSIONS.items() if file.peek(4).startswith(mark)), None)
+            if kind is None:
+                yield file
+                return
+            import pyarrow as pa
+
+            yield io.BufferedReader(pa.input_stream(file, compression=kind))
     except OSError as error:
         raise PromptError(f"{path} cannot be read: {error.strerror or error}.") from None
-
-
-def _open(path: Path) -> BinaryIO:
-    """Open a file for reading; one that begins like gzip or Zstandard is decompressed as it is read."""
-    file = open(path, "rb")  # noqa: SIM115 - the caller closes it
-    kind = next((name for mark, name in COMPRESSIONS.items() if file.peek(4).startswith(mark)), None)
-    if kind is None:
-        return file
-    import pyarrow as pa
-
-    return io.BufferedReader(pa.input_stream(file, compression=kind))
 
 
 def _explain_bytes(error: UnicodeDecodeError) -> str:
@@ -262,16 +269,6 @@ def _json_type(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def read_json_array(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Row | UnreadableRow]:
-    """Yield the array's objects. Raises PromptError if the file is not an array or is damaged."""
-    try:
-        with _open(path) as file:
-            reader = _ArrayReader(path, iter(lambda: file.read(chunk_bytes), b""))
-            yield from reader.read()
-    except OSError as error:
-        raise PromptError(f"{path} cannot be read: {error.strerror or error}.") from None
-
-
 class _ArrayReader:
     """Text that is read and not decoded yet, and how far it is decoded."""
 
@@ -285,11 +282,7 @@ class _ArrayReader:
         self._number = 0
 
     def read(self) -> Iterator[Row | UnreadableRow]:
-        if self._next_sign() != "[":
-            raise PromptError(
-                f"{self._path} begins with {self._text[self._place : self._place + 20]!r}, expected a JSON array. "
-                "Where it has an object per line, set prompts.source.format to jsonl, or rename it to .jsonl."
-            )
+        assert self._next_sign() == "[", "its first sign was seen"
         self._place += 1
         if self._next_sign() == "]":
             return
@@ -434,14 +427,6 @@ def _replace(given: Any, float32: Any) -> Any:
         pa.duration("ns"): pa.duration("us"),
     }
     return others.get(given, given)
-
-
-READERS: dict[str, Callable[[Path], Iterator[Row | UnreadableRow]]] = {
-    "jsonl": read_jsonl,
-    "json": read_json_array,
-    "csv": read_csv,
-    "parquet": read_parquet,
-}
 
 
 def _narrow(value: Any) -> Any:

@@ -18,7 +18,7 @@ BurstGPT: https://arxiv.org/abs/2401.17644.
 
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from assayline.prompts.row import (
     UNITS_PER_S,
@@ -33,16 +33,41 @@ from assayline.prompts.row import (
 )
 from assayline.prompts.sources.files import read_files
 from assayline.prompts.sources.synthetic import choose_ids
+from assayline.spec.load import Trace
 from assayline.spec.prompts import TraceSource
 
 LEAST_WORDS = 64
-LENGTH_COLUMNS = {
-    "mooncake": ("input_length", "output_length"),
-    "azure": ("ContextTokens", "GeneratedTokens"),
-    "burstgpt": ("Request tokens", "Response tokens"),
-}
-"""Columns of a prompt's and of an answer's tokens, by format."""
 HASH_IDS = "hash_ids"
+NAMED_BY = "the trace's format"
+
+
+class Format(NamedTuple):
+    """Columns of a trace, and the unit of its stamps."""
+
+    prompt_tokens: str
+    output_tokens: str
+    stamp: str
+    unit: Literal["s", "ms", "date"]
+
+
+FORMATS = (
+    Format("input_length", "output_length", "timestamp", "ms"),
+    Format("ContextTokens", "GeneratedTokens", "TIMESTAMP", "date"),
+    Format("Request tokens", "Response tokens", "Timestamp", "s"),
+)
+"""Of Mooncake, Azure and BurstGPT."""
+
+
+def find_format(row: Row) -> Format:
+    """Return the format of which a row has the most columns."""
+    return max(FORMATS, key=lambda form: len(row.keys() & {*form}))
+
+
+def find_arrival(source: TraceSource, speed: float) -> Trace:
+    """Return the arrival times of a trace's rows, at this speed. Raises PromptError like `read_files`."""
+    row = next((row for row in read_files(source.path) if not isinstance(row, UnreadableRow)), Row())
+    form = find_format(row)
+    return Trace(kind="trace", path=source.path, column=form.stamp, unit=form.unit, speed=speed)
 
 
 class TraceRow(Row):
@@ -58,15 +83,15 @@ class TraceRow(Row):
 
 def read_trace(source: TraceSource) -> Iterator[TraceRow | UnreadableRow]:
     """Yield the rows; without a usable timestamp, the offset is None. Raises PromptError like `read_files`."""
-    arrival = source.arrival
     first: float | None = None
     for number, row in enumerate(read_files(source.path)):
         if isinstance(row, UnreadableRow):
             yield row
             continue
-        stamp = read_stamp(row.get(arrival.column), arrival.unit)
+        form = find_format(row)
+        stamp = read_stamp(row.get(form.stamp), form.unit)
         first = stamp if first is None else first
-        offset_s = None if stamp is None or first is None else (stamp - first) / UNITS_PER_S[arrival.unit]
+        offset_s = None if stamp is None or first is None else (stamp - first) / UNITS_PER_S[form.unit]
         yield TraceRow(row, number, offset_s)
 
 
@@ -77,16 +102,13 @@ class TracePrompts(Reader):
         """Raise ModelError for a tokenizer without usable tokens."""
         self._ids = choose_ids(tokenizer, LEAST_WORDS)
         self._source = source
-        self._stamp = source.arrival.column
         self._tokenizer = tokenizer
 
     def read(self, row: TraceRow) -> PromptParts:
         """Return the row's prompt. Raises RowShapeError for missing columns, RowError for impossible lengths."""
-        prompt_tokens, output_tokens = (
-            read_count(find_column(row, column, "prompts.source.format"), column)
-            for column in LENGTH_COLUMNS[self._source.format]
-        )
-        find_column(row, self._stamp, "prompts.source.format")
+        form = find_format(row)
+        prompt_tokens, output_tokens = (read_count(find_column(row, name, NAMED_BY), name) for name in form[:2])
+        find_column(row, form.stamp, NAMED_BY)
         ids = self._draw_prompt(row.number, prompt_tokens, self._read_blocks(row, prompt_tokens))
         text = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return PromptParts(
@@ -97,8 +119,8 @@ class TracePrompts(Reader):
         )
 
     def _read_blocks(self, row: TraceRow, prompt_tokens: int) -> list[int]:
-        """Return the numbers of the prompt's blocks; empty if the format or the row has none."""
-        numbers = row.get(HASH_IDS) if self._source.format == "mooncake" else None
+        """Return the numbers of the prompt's blocks; empty if the row has none."""
+        numbers = row.get(HASH_IDS)
         if numbers is None:
             return []
         if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):

@@ -190,7 +190,6 @@ PATTERNS = {
     "concurrency": "a closed loop",
     "constant": "at a constant rate",
     "poisson": "with Poisson arrivals",
-    "gamma": "with gamma-distributed gaps",
     "trace": "at the times of a recorded trace",
 }
 GOODPUT = (
@@ -253,7 +252,7 @@ def _say_pattern(load: Row) -> str:
     if load["arrival"] == "concurrency":
         return f"Closed loop: {count(load['concurrency'], 'request')} in flight; each answer triggers the next request."
     rate = f", {show_rate(load['requests_per_s'], 'requests')}" if load["requests_per_s"] is not None else ""
-    shape = f", burstiness {load['burstiness']:g}" if load["burstiness"] is not None else ""
+    shape = f", burstiness {load['burstiness']:g}" if load["burstiness"] not in (None, 1) else ""
     return f"Open loop: requests were sent {PATTERNS[load['arrival']]}{rate}{shape}, independently of earlier answers."
 
 
