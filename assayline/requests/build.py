@@ -50,18 +50,6 @@ class PreparedPrompt:
         return [] if self.errors else self.requests
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedOption:
-    """A prompt with one of its options at its end."""
-
-    option: str
-    """As given; the blank that it got from the prompt's end is not in it."""
-    text: str
-    token_ids: list[int]
-    option_tokens: int
-    """How many of the last tokens are the option."""
-
-
 def build_requests(spec: EvalSpec, prompts: Iterable[Prompt | BadRow], renderer: Renderer) -> Iterator[PreparedPrompt]:
     """Yield one PreparedPrompt per prompt, in order, reading no prompt ahead.
 
@@ -69,8 +57,7 @@ def build_requests(spec: EvalSpec, prompts: Iterable[Prompt | BadRow], renderer:
     """
     repeats = repeats_per_prompt(spec)
     _check_seed(spec.sampling, SpecError)
-    prepare = _prepare_options if spec.asks_for_options else _prepare
-    return (prepare(spec.sampling_defaults, repeats, prompt, renderer) for prompt in prompts)
+    return (_prepare(spec, repeats, prompt, renderer) for prompt in prompts)
 
 
 def repeats_per_prompt(spec: EvalSpec) -> int:
@@ -96,52 +83,34 @@ def make_request_id(
     return digest_text(f"{prompt_id}/{occurrence}/{repeat_index}{option}{turn}")
 
 
-def _prepare(sampling: Mapping[str, Any], repeats: int, item: Prompt | BadRow, renderer: Renderer) -> PreparedPrompt:
+def _prepare(spec: EvalSpec, repeats: int, item: Prompt | BadRow, renderer: Renderer) -> PreparedPrompt:
+    """Return the requests of a prompt. If one of its options cannot be asked for, none is: the others say nothing."""
     prompt = item.prompt if isinstance(item, BadRow) else item
     repeats = (prompt.body and prompt.body.samples) or repeats
-    rendered = Rendered("", [])
+    sampling, options = spec.sampling_defaults, (prompt.options or []) if spec.asks_for_options else []
+    rendered: list[Rendered] = [Rendered("", [])]
     try:
         if isinstance(item, BadRow):
             raise RowError(item.message, item.kind)
-        sampling = _overlay(sampling, prompt.sampling)
-        rendered = _render(prompt, renderer)
-        if rendered.messages is None:
-            check_length(len(rendered.token_ids), renderer.max_model_len, sampling.get("min_tokens"))
+        if not spec.asks_for_options:
+            sampling = _overlay(sampling, prompt.sampling)
+        rendered = [_render(prompt, renderer)]
+        for one in render_options(rendered[0], options, renderer) if spec.asks_for_options else rendered[:]:
+            rendered.append(one)
+            if one.messages is None:
+                check_length(len(one.token_ids), renderer.max_model_len, sampling.get("min_tokens"))
     except RowError as error:
         # Without ids a request can be stored, but not be run by mistake.
-        requests = _repeat(prompt, Rendered(rendered.text, []), _overlay(sampling, {}), repeats)
-        prompt_tokens = len(rendered.token_ids) or None
+        text = rendered[0].text
+        unasked = [Rendered(text + option, [], option=option) for option in options] or [Rendered(text, [])]
+        requests = _repeat(prompt, unasked, _overlay(sampling, {}), repeats)
+        prompt_tokens = max(len(one.token_ids) for one in rendered) or None
         errors = [error_of(request, error, None if request.turn_index else prompt_tokens) for request in requests]
         return PreparedPrompt(prompt, requests, errors)
-    return PreparedPrompt(prompt, _repeat(prompt, rendered, sampling, repeats))
+    return PreparedPrompt(prompt, _repeat(prompt, rendered[1:], sampling, repeats))
 
 
-def _prepare_options(
-    sampling: Mapping[str, Any], repeats: int, item: Prompt | BadRow, renderer: Renderer
-) -> PreparedPrompt:
-    """One request per option. Where one option cannot be asked for, none is: the others alone say nothing."""
-    prompt = item.prompt if isinstance(item, BadRow) else item
-    options: list[RenderedOption] = []
-    rendered = Rendered("", [])
-    try:
-        if isinstance(item, BadRow):
-            raise RowError(item.message, item.kind)
-        rendered = _render(prompt, renderer)
-        for option in render_options(rendered, prompt.options or [], renderer):
-            options.append(option)
-            check_length(len(option.token_ids), renderer.max_model_len)
-    except RowError as error:
-        if not prompt.options:
-            requests = _repeat(prompt, Rendered(rendered.text, []), sampling, repeats)
-        else:
-            unasked = [RenderedOption(option, rendered.text + option, [], 0) for option in prompt.options]
-            requests = _repeat_options(prompt, unasked, sampling, repeats)
-        prompt_tokens = max((len(option.token_ids) for option in options), default=len(rendered.token_ids)) or None
-        return PreparedPrompt(prompt, requests, [error_of(request, error, prompt_tokens) for request in requests])
-    return PreparedPrompt(prompt, _repeat_options(prompt, options, sampling, repeats))
-
-
-def render_options(prompt: Rendered, options: list[str], renderer: Renderer) -> Iterator[RenderedOption]:
+def render_options(prompt: Rendered, options: list[str], renderer: Renderer) -> Iterator[Rendered]:
     """Each option behind the prompt. Raises RowError for a prompt without text or an option that has no tokens."""
     context = prompt.text.rstrip()
     prompt_tokens = len(prompt.token_ids if context == prompt.text else renderer.encode(context))
@@ -159,46 +128,29 @@ def render_options(prompt: Rendered, options: list[str], renderer: Renderer) -> 
                 f"Option {number}, {option!r:.80}, adds no token to the prompt, so that it has "
                 "no likelihood of its own. Begin it with a blank, or end the prompt with one."
             )
-        yield RenderedOption(option, text, token_ids, len(token_ids) - prompt_tokens)
+        yield Rendered(text, token_ids, option=option, option_tokens=len(token_ids) - prompt_tokens)
 
 
-def _repeat_options(
-    prompt: Prompt, options: list[RenderedOption], sampling: Mapping[str, Any], repeats: int
-) -> list[Request]:
-    return [
+def _repeat(prompt: Prompt, rendered: list[Rendered], sampling: Mapping[str, Any], repeats: int) -> list[Request]:
+    numbered = [(None if one.option is None else number, one) for number, one in enumerate(rendered)]
+    requests = [
         Request(
             request_id=make_request_id(prompt.prompt_id, prompt.occurrence, repeat_index, option_index),
             prompt_id=prompt.prompt_id,
             occurrence=prompt.occurrence,
             repeat_index=repeat_index,
-            prompt_token_ids=option.token_ids,
-            sampling=dict(sampling),
-            rendered=option.text,
-            option_index=option_index,
-            option=option.option,
-            option_tokens=option.option_tokens or None,
-            media=prompt.media,
-        )
-        for repeat_index in range(repeats)
-        for option_index, option in enumerate(options)
-    ]
-
-
-def _repeat(prompt: Prompt, rendered: Rendered, sampling: Mapping[str, Any], repeats: int) -> list[Request]:
-    requests = [
-        Request(
-            request_id=make_request_id(prompt.prompt_id, prompt.occurrence, repeat_index),
-            prompt_id=prompt.prompt_id,
-            occurrence=prompt.occurrence,
-            repeat_index=repeat_index,
-            prompt_token_ids=rendered.token_ids,
+            prompt_token_ids=one.token_ids,
             sampling=seed_repeat(sampling, repeat_index),
-            rendered=rendered.text or None,
-            messages=rendered.messages,
+            rendered=one.text or None,
+            option_index=option_index,
+            option=one.option,
+            option_tokens=one.option_tokens,
+            messages=one.messages,
             media=prompt.media,
             due_offset_s=prompt.due_offset_s,
         )
         for repeat_index in range(repeats)
+        for option_index, one in numbered
     ]
     if prompt.turn_sizes is None:
         return requests

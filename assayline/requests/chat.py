@@ -60,6 +60,10 @@ class Rendered:
     token_ids: list[int]
     messages: list[Message] | None = None
     """The chat as it is, where a server renders it; then there is neither text nor token ids."""
+    option: str | None = None
+    """The option at its end, as given; the blank that it got from the prompt's end is not in it."""
+    option_tokens: int | None = None
+    """How many of the last tokens are the option."""
 
 
 class ChatRenderer:

@@ -210,10 +210,6 @@ def list_kinds() -> dict[str, type[ScorerPart]]:
     return {get_args(part.model_fields["kind"].annotation)[0]: part for part in classes}
 
 
-FUNCTION_KINDS: dict[str, type[FunctionScorer]] = {"python": PythonScorer, "math": MathScorer, "code": CodeScorer}
-"""Scorers that are Python functions, by their kind."""
-
-
 def name_scorers(scorers: Iterable[ScorerPart]) -> list[str]:
     """Return the names in order. Raises ValueError if two are equal."""
     names = [scorer.title for scorer in scorers]

@@ -94,14 +94,12 @@ class EvalSpec(SpecPart):
     @model_validator(mode="before")
     @classmethod
     def _split_model(cls, data: Any) -> Any:
-        """Read `BASE:ADAPTER` and {base: …, adapter: …} as model and adapter."""
-        match data:
-            case {"model": {"base": base, "adapter": adapter, **rest}} if not rest:
-                return {**data, "model": base, "adapter": adapter}
-            case {"model": str(model)} if ":" in model and not _is_served_elsewhere(data) and not is_folder(model):
-                base, _, adapter = model.partition(":")
-                return {**data, "model": base, "adapter": adapter}
-        return data
+        """Read `BASE:ADAPTER` as model and adapter."""
+        model = data.get("model") if isinstance(data, Mapping) else None
+        if not isinstance(model, str) or ":" not in model or _is_served_elsewhere(data) or is_folder(model):
+            return data
+        base, _, adapter = model.partition(":")
+        return {**data, "model": base, "adapter": adapter}
 
     @field_validator("sampling")
     @classmethod

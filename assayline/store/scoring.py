@@ -26,7 +26,6 @@ from assayline.scorers import Score
 from assayline.scorers.process import ScorerInput, check_function, define_function, read_own_code, score_answers
 from assayline.scorers.text import compile_pattern
 from assayline.spec.criteria import (
-    FUNCTION_KINDS,
     ChoiceLetter,
     FunctionScorer,
     Loglikelihood,
@@ -379,10 +378,10 @@ def list_stale(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 def _define_now(kind: str, arguments_json: str) -> str | None:
     """Return a scorer's current definition; None if its function cannot be found."""
-    function = FUNCTION_KINDS.get(kind)
-    if function is None:
-        return define_scorer(kind) if kind in list_kinds() else None
+    part = list_kinds().get(kind)
+    if part is None or not issubclass(part, FunctionScorer):
+        return part and define_scorer(kind)
     try:
-        return define_function(function.model_validate_json(arguments_json))
+        return define_function(part.model_validate_json(arguments_json))
     except (SpecError, ValueError):
         return None

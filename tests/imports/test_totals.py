@@ -145,11 +145,6 @@ def test_every_number_of_a_file_without_rows_is_stored_as_it_is_stated(settings,
     assert not again.is_new and again.run.run_id == outcome.run.run_id
 
 
-def test_a_file_that_names_no_model_needs_one(settings):
-    with pytest.raises(PromptError, match=r"does not name a model.*hint: pass --model NAME"):
-        add(settings, TOTALS / "stage_0_lifecycle_metrics.json")
-
-
 def make_night(night: int, better: float = 1.0) -> dict[str, Any]:
     """Return a result whose speeds vary by some percent."""
     factor = better * (1 + 0.01 * (night * 7 % 5 - 2))
@@ -216,7 +211,7 @@ def test_two_results_conclude_nothing_and_repeats_of_each_are_judged(settings, t
 
 
 def test_a_file_without_its_models_name_takes_the_one_that_is_passed(settings, tmp_path):
-    for name in ("latency", "throughput"):
+    for name in ("latency", "throughput", "stage_0_lifecycle_metrics"):
         data = json.loads((TOTALS / f"{name}.json").read_text())
         nameless = write(tmp_path / f"{name}.json", {key: value for key, value in data.items() if key != "model_id"})
         with pytest.raises(PromptError, match=r"does not name a model.*hint: pass --model NAME"):

@@ -43,7 +43,7 @@ def test_named_columns_are_used():
     assert parts.sampling == {"max_tokens": 5}
 
 
-@pytest.mark.parametrize("name", ["messages", "prompt", "target", "id", "sampling", "metadata"])
+@pytest.mark.parametrize("name", ["messages", "prompt", "target", "id", "sampling", "metadata", "options"])
 def test_a_named_column_that_is_not_there_stops_the_run_in_the_first_row_only(name):
     given_name: Any = ["questoin"] if name == "metadata" else "questoin"
     columns = reader(**{name: given_name})

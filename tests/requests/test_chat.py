@@ -270,23 +270,13 @@ def test_template_syntax_is_told_at_once(tokenizer):
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
         ("{{ 1 // 0 }}", "ZeroDivisionError"),
         ("{{ messages[9].content.x }}", "UndefinedError"),
-        ("{{ ''.__class__.__mro__ }}", "SecurityError"),
         ("{{ raise_exception.__globals__.os }}", "SecurityError"),
-        ("{{ messages.append(1) }}", "SecurityError"),
     ],
 )
 def test_exception_of_a_template_is_the_rows_error(tokenizer, template, expected):
     with pytest.raises(RowError, match=expected) as caught:
         renderer(tokenizer, template=template).render(USER)
     assert caught.value.kind == "template_error"
-
-
-def test_a_model_of_text_refuses_an_image(tokenizer):
-    messages = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what?"}]}]
-    for template in ("default", "plain"):
-        with pytest.raises(RowError, match="has an image in it, and the model takes text alone") as caught:
-            renderer(tokenizer, template=template).render(messages)
-        assert caught.value.kind == "media_error"
 
 
 TAKES_PARTS = (

@@ -54,6 +54,7 @@ def test_placeholders_may_be_numbered_or_unwritten(tokenizer):
         ("a <|image_7|> here", TEXT, {"image": "<|image_{i}|>"}, r"has 1 placeholders"),
         ([AUDIO, text("x")], PARTS, {"image": "<img>"}, r"has audio in it, and the model takes image"),
         ([{"type": "video"}, text("x")], PARTS, {}, r"has a video in it, and the model takes text alone"),
+        ([IMAGE, text("x")], "plain", {}, r"has an image in it, and the model takes text alone"),
     ],
 )
 def test_media_that_the_model_does_not_take_are_rejected(tokenizer, content, template, placeholders, words):

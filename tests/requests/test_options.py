@@ -112,15 +112,6 @@ def test_bad_options_are_one_error_per_repeat(tokenizer, case):
     assert all(error.error_kind == "row_error" and message in str(error.error_message) for error in second.errors)
 
 
-def test_a_row_without_the_column_is_a_mistake_of_the_spec_or_of_the_row(tokenizer):
-    from assayline.errors import PromptError
-
-    with pytest.raises(PromptError, match=r"'choices', named by prompts\.columns\.options"):
-        prepare(spec_of([{"prompt": "a"}]), tokenizer)
-    _, later = prepare(spec_of([{"prompt": "a", "choices": [1, 2]}, {"prompt": "a"}]), tokenizer)
-    assert "named by prompts.columns.options" in str(later.errors[0].error_message)
-
-
 def test_options_in_a_text_are_json(tokenizer):
     (one,) = prepare(spec_of([{"prompt": "a", "choices": '["x", "y"]'}]), tokenizer)
     assert one.prompt.options == ["x", "y"]

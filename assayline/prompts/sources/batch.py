@@ -9,8 +9,7 @@ OpenAI's and more.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import replace
 
 from assayline.digests import digest_text
 from assayline.errors import PromptError
@@ -72,18 +71,6 @@ DEFAULT_TEXT_TOKENS = 16
 """max_tokens of /v1/completions, where a body does not say."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchOptions:
-    """Request of a body."""
-
-    sampling: dict[str, Json]
-    body: BatchBody = field(default_factory=BatchBody)
-    messages: Json = None
-    """Messages of a chat, unchanged."""
-    token_ids: list[int] | None = None
-    """Token ids, for a prompt given as such."""
-
-
 class BatchReader(Reader):
     """Read the lines of one batch file, in their order. It remembers 64 bits of each custom_id."""
 
@@ -120,23 +107,13 @@ class BatchReader(Reader):
         self._check_unique(custom_id)
         body = as_json(row["body"], "The body")
         self._check_alike(url, body.get("model"))
-        options = read_chat_body(body) if url == CHAT_URL else read_text_body(body)
-        return PromptParts(
-            messages=self._read_messages(row, options),
-            source_id=custom_id,
-            metadata={"url": url, "model": body.get("model")},
-            sampling=options.sampling,
-            prompt_token_ids=options.token_ids,
-            body=options.body,
-        )
-
-    def _read_messages(self, row: Row, options: BatchOptions) -> list[dict[str, Any]]:
-        if options.token_ids is not None:
-            return []
-        if options.body.text is not None:
-            return [{"role": "user", "content": options.body.text}]
-        messages = read_messages(options.messages, lambda part, where: self._media.read_part(part, where, row))
-        return self._media.place(messages, {})
+        parts = read_chat_body(body) if url == CHAT_URL else read_text_body(body)
+        messages = parts.messages
+        if url == CHAT_URL:
+            messages = read_messages(messages, lambda part, where: self._media.read_part(part, where, row))
+            messages = self._media.place(messages, {})
+        metadata = {"url": url, "model": body.get("model")}
+        return replace(parts, messages=messages, source_id=custom_id, metadata=metadata)
 
     def _check_unique(self, custom_id: str) -> None:
         key = int(digest_text(custom_id)[:16], 16)
@@ -177,8 +154,8 @@ def _check_line(row: Row) -> None:
         raise RowError(f"The body is {row['body']!r:.80}, expected an object with the request.")
 
 
-def read_chat_body(body: Mapping[str, Json]) -> BatchOptions:
-    """Read the body of a line for /v1/chat/completions. Raises RowError for unsupported fields."""
+def read_chat_body(body: Mapping[str, Json]) -> PromptParts:
+    """Read the body of a line for /v1/chat/completions, messages unchanged. Raises RowError for wrong fields."""
     given = without_none(body)
     if "messages" not in given:
         raise RowError(f"The body has no messages, expected a list. Its keys: {list_names(body)}.")
@@ -196,12 +173,11 @@ def read_chat_body(body: Mapping[str, Json]) -> BatchOptions:
     variables |= _read_template_kwargs(given.pop("chat_template_kwargs", {}))
     continues = _read_continuation(given)
     sampling |= _read_common(given, special_tokens=False)
-    return BatchOptions(
-        sampling, BatchBody(variables=variables, continues=continues, samples=_read_samples(body)), messages
-    )
+    asked = BatchBody(variables=variables, continues=continues, samples=_read_samples(body))
+    return PromptParts(messages=messages, sampling=sampling, body=asked)
 
 
-def read_text_body(body: Mapping[str, Json]) -> BatchOptions:
+def read_text_body(body: Mapping[str, Json]) -> PromptParts:
     """Read the body of a line for /v1/completions. Raises RowError for unsupported fields."""
     given = without_none(body)
     prompt = given.pop("prompt", None)
@@ -213,9 +189,11 @@ def read_text_body(body: Mapping[str, Json]) -> BatchOptions:
     sampling |= _read_common(given, special_tokens=True)
     samples = _read_samples(body)
     if isinstance(prompt, str):
-        return BatchOptions(sampling, BatchBody(text=check_text(prompt, "The prompt"), samples=samples))
+        text = BatchBody(text=check_text(prompt, "The prompt"), samples=samples)
+        return PromptParts(messages=[{"role": "user", "content": prompt}], sampling=sampling, body=text)
     if isinstance(prompt, list) and prompt and all(isinstance(one, int) and one >= 0 for one in prompt):
-        return BatchOptions(sampling, BatchBody(samples=samples), token_ids=prompt)
+        asked = BatchBody(samples=samples)
+        return PromptParts(messages=[], sampling=sampling, prompt_token_ids=prompt, body=asked)
     raise RowError(
         f"The body's prompt is {prompt!r:.80}, expected one text, or token ids. Several prompts are a line each."
     )
