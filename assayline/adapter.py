@@ -2,14 +2,14 @@
 
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from assayline.digests import digest_file, digest_json
-from assayline.errors import CLIENT, ModelError
-from assayline.files import is_folder
+from assayline.errors import CLIENT, MachineError, ModelError
+from assayline.files import find_obstacle, is_folder
 from assayline.words import as_sentence
 
 CONFIG = "adapter_config.json"
@@ -63,27 +63,36 @@ def find_adapter(name: str, base: Path | None) -> Adapter:
     return Adapter(folder, digest[:32], rank)
 
 
-def import_hub(what: str) -> Any:
-    """Import huggingface_hub. Raises ModelError, which names what is to be downloaded, if it is not installed."""
+def fetch_hub(kind: str, name: str, revision: str | None, patterns: Iterable[str], hint: str) -> Path:
+    """Return the folder of a model or adapter (`kind`) of the hub, downloading files that are not cached.
+
+    Raises ModelError, with `hint` if it cannot be read, and MachineError if the cache cannot be written.
+    """
+    what = f"{kind.capitalize()} {name + (f'@{revision}' if revision else '')!r}"
     try:
-        return importlib.import_module("huggingface_hub")
+        hub, constants = map(importlib.import_module, ("huggingface_hub", "huggingface_hub.constants"))
     except ModuleNotFoundError:
         raise ModelError(
             f"{what} is not a folder, and huggingface_hub, which downloads it, is not installed. hint: {CLIENT}"
+        ) from None
+    try:
+        return Path(hub.snapshot_download(name, revision=revision, allow_patterns=[*patterns]))
+    except (OSError, ValueError) as error:  # huggingface_hub's errors are of these kinds
+        if obstacle := find_obstacle(Path(constants.HF_HUB_CACHE)):
+            raise MachineError(
+                f"Cannot write to the cache of Hugging Face models {constants.HF_HUB_CACHE}: {obstacle}. hint: set "
+                f"HF_HOME to a writable folder, or `{kind}` to a folder."
+            ) from None
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ModelError(
+            f"{what} is neither a folder nor a readable Hugging Face {kind}: {as_sentence(reason)} hint: {hint}"
         ) from None
 
 
 def _fetch(name: str) -> Path:
     hub_id, _, revision = name.partition("@")
-    hub = import_hub(f"Adapter {name!r}")
-    try:
-        return Path(hub.snapshot_download(hub_id, revision=revision or None, allow_patterns=[CONFIG, *WEIGHTS]))
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ModelError(
-            f"Adapter {name!r} is neither a folder nor a readable Hugging Face adapter: {as_sentence(reason)} hint: "
-            "check the name; a revision follows an @."
-        ) from None
+    hint = "check the name; a revision follows an @."
+    return fetch_hub("adapter", hub_id, revision or None, (CONFIG, *WEIGHTS), hint)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

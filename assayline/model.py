@@ -6,20 +6,18 @@ by a SHA-256 over its files, without those that no engine reads.
 """
 
 import hashlib
-import importlib
 import json
 import os
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 
-from assayline.adapter import MARK, Adapter, find_adapter, import_hub
+from assayline.adapter import MARK, Adapter, fetch_hub, find_adapter
 from assayline.digests import digest_file
-from assayline.errors import MachineError, ModelError
-from assayline.files import find_obstacle, is_folder
+from assayline.errors import ModelError
+from assayline.files import is_folder
 from assayline.spec.conflicts import NAME_ADAPTER
 from assayline.spec.evaluation import EvalSpec
-from assayline.words import as_sentence
 
 SERVED = "served"
 TOKENIZERS = (
@@ -115,27 +113,8 @@ def _identify_base(model: str, revision: str | None) -> ModelIdentity:
             f"Model path {model} is not a folder. hint: pass a folder with config.json, weights and tokenizer, or a "
             "Hugging Face id such as org/name; `python -m examples.tiny_model` builds the examples' tiny model."
         )
-    return _identify_hub_model(model, revision)
-
-
-def _identify_hub_model(model: str, revision: str | None) -> ModelIdentity:
-    hub = import_hub(f"Model {model!r}")
-    try:
-        folder = Path(
-            hub.snapshot_download(model, revision=revision, allow_patterns=["*.json", *TOKENIZERS, *TEMPLATES])
-        )
-    except (OSError, ValueError) as error:  # huggingface_hub's errors are of these kinds
-        cache = Path(importlib.import_module("huggingface_hub.constants").HF_HUB_CACHE)
-        if obstacle := find_obstacle(cache):
-            raise MachineError(
-                f"Cannot write to the cache of Hugging Face models {cache}: {obstacle}. hint: set HF_HOME to a "
-                "writable folder, or `model` to a folder."
-            ) from None
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ModelError(
-            f"Model {model!r} is neither a folder nor a readable Hugging Face model: {as_sentence(reason)} hint: "
-            "check the name, HF_TOKEN for gated models, and HF_HUB_OFFLINE."
-        ) from None
+    hint = "check the name, HF_TOKEN for gated models, and HF_HUB_OFFLINE."
+    folder = fetch_hub("model", model, revision, ("*.json", *TOKENIZERS, *TEMPLATES), hint)
     return ModelIdentity(folder, f"{model}@{folder.name}", f"{model}@{folder.name}")
 
 

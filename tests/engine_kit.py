@@ -33,7 +33,7 @@ from assayline.requests.build import PreparedPrompt
 from assayline.requests.chat import ChatRenderer
 from assayline.requests.tokenizer import load_tokenizer
 from assayline.settings import Settings
-from assayline.spec.engine import EngineSpec, OutputSpec
+from assayline.spec.engine import EngineSpec
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.load import LoadSpec
 from assayline.spec.prompts import ChatSpec
@@ -246,10 +246,9 @@ def answer_to(
     return answer
 
 
-def answers_in(engine: OfflineEngine, asker: Asker, output: dict[str, Any], **sampling: Any) -> list[Completion]:
+def answers_in(engine: OfflineEngine, asker: Asker, form: dict[str, Any], **sampling: Any) -> list[Completion]:
     """Answers of a form and of many kinds: random ones, which would be anything without it."""
-    form = {"structured_outputs": OutputSpec.model_validate(output).structured_outputs}
-    free = {"temperature": 1.0, "max_tokens": 100, **form, **sampling}
+    free = {"temperature": 1.0, "max_tokens": 100, "structured_outputs": form, **sampling}
     requests = [asker.ask(row["question"], **{"seed": seed, **free}) for seed, row in enumerate(asker.rows[:12])]
     answers = by_id(engine.generate(requests))
     assert all(answer.error_kind is None for answer in answers.values()), next(iter(answers.values())).error_message

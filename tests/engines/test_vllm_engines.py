@@ -395,12 +395,12 @@ def test_sums_of_long_prompts_are_computed_whole_each_time(each, asker, referenc
 
 
 def test_every_answer_is_json_of_the_schema_unless_it_is_cut_off(barrier, engine, asker):
-    answers = answers_in(barrier, asker, {"json_schema": SCHEMA})
+    answers = answers_in(barrier, asker, {"json": SCHEMA})
     for answer in answers:
         assert answer.finish_reason == "stop"
         jsonschema.validate(json.loads(str(answer.text)), SCHEMA)
     assert len({answer.text for answer in answers}) > 3
-    for answer in answers_in(engine, asker, {"json_schema": SCHEMA}, max_tokens=3):
+    for answer in answers_in(engine, asker, {"json": SCHEMA}, max_tokens=3):
         assert answer.finish_reason == "length"
         with pytest.raises(ValueError, match="column"):
             json.loads(str(answer.text))
