@@ -80,7 +80,8 @@ class RowReader(Reader):
             body=body,
             source_id=as_text(source_id, "The id"),
             target=write_target(target),
-            metadata={name: as_json(value, f"Metadata column {name!r}") for name, value in metadata.items()},
+            metadata={name: as_json(value, f"Metadata column {name!r}") for name, value in metadata.items()}
+            | getattr(row, "origin", {}),
             sampling=_read_sampling(sampling, f"Sampling column {columns.sampling!r}") | length,
             options=None if columns.options is None else _read_options(options, f"Options column {columns.options!r}"),
         )

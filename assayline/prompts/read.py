@@ -156,7 +156,7 @@ def _read_prompts(
                 source_id=source_id,
                 messages=[],
                 target=target,
-                metadata=reader.read_origin(row) if is_readable else {},
+                metadata=getattr(row, "origin", {}),
             )
             yield BadRow(prompt, error.kind, str(error))
         else:

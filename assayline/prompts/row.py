@@ -93,6 +93,19 @@ class FileRow(Row):
         self.folder = folder
 
 
+class AnswerRow(Row):
+    """A row that is a stored answer of another run, and its keys.
+
+    They are always in the prompt's metadata, so that SQL can join a verdict with the judged answer.
+    """
+
+    __slots__ = ("origin",)
+
+    def __init__(self, row: Row, origin: dict[str, Any]) -> None:
+        super().__init__(row)
+        self.origin = origin
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptParts:
     """Content of a row, before it has an identity."""
@@ -120,10 +133,6 @@ class Reader(ABC):
     def identify(self, row: Any) -> tuple[str | None, str | None]:
         """Return the id and the target of an unreadable row, if it has them."""
         return None, None
-
-    def read_origin(self, row: Any) -> dict[str, Any]:
-        """Return the metadata that a prompt has even if the row cannot be read."""
-        return {}
 
     def check_first(self, row: Any) -> None:
         """Raise PromptError if the first row lacks a column or variable that the spec names."""

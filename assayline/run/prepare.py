@@ -29,7 +29,7 @@ from assayline.harness.tasks import ApplyTemplate, write_requests
 from assayline.media.references import MediaStore
 from assayline.model import ModelIdentity, identify_model
 from assayline.prompts import load_prompts
-from assayline.prompts.sources.answers import AnswerRow
+from assayline.prompts.row import AnswerRow
 from assayline.records import Completion, Prompt, Request
 from assayline.requests.build import PreparedPrompt, build_requests
 from assayline.requests.chat import ChatRenderer, Renderer, ServedChat

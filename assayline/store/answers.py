@@ -21,7 +21,7 @@ import duckdb
 from assayline.errors import SpecError
 from assayline.files import MAKE_ROOM, storing
 from assayline.media.references import find_media
-from assayline.prompts.sources.answers import AnswerRow
+from assayline.prompts.row import AnswerRow
 from assayline.records import EARLIER_TURN, NOT_SENT
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.prompts import AnswersSource, PairsSource, RereadSource

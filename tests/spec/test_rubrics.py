@@ -7,8 +7,8 @@ import pytest
 from flow_kit import run_here
 
 from assayline.errors import SpecError
+from assayline.prompts.row import AnswerRow
 from assayline.prompts.sources import open_reader
-from assayline.prompts.sources.answers import AnswerRow
 from assayline.spec.file import load_spec
 from assayline.spec.judges import VerdictScorer
 from assayline.spec.named import list_benchmarks, list_rubrics

@@ -5,12 +5,12 @@ Rows come one at a time, so a file of any size needs the memory of a line (JSONL
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
+from assayline.errors import PromptError
 from assayline.media.references import MediaStore
 from assayline.prompts.columns import RowReader
 from assayline.prompts.row import Reader
-from assayline.prompts.sources.answers import AnswerReader, refuse_rows
 from assayline.prompts.sources.batch import BatchReader
 from assayline.prompts.sources.files import read_files, read_hub
 from assayline.prompts.sources.functions import read_function
@@ -23,14 +23,14 @@ Rows = Iterator[Any]
 """Of `Row | UnreadableRow`; of a synthetic source, numbers."""
 
 
-def read_answers(source: AnySource, spec: PromptSpec, tokenizer: Any, media_store: MediaStore | None) -> Reader:
-    """Return a reader of stored answers by the spec's columns and template."""
-    return AnswerReader(spec.columns, spec.template, spec.media, media_store)
-
-
 def read_columns(source: AnySource, spec: PromptSpec, tokenizer: Any, media_store: MediaStore | None) -> Reader:
     """Return a reader of rows by the spec's columns and template."""
     return RowReader(spec.columns, spec.template, spec.media, media_store)
+
+
+def refuse_rows(source: AnySource) -> Iterator[NoReturn]:
+    """Raise PromptError: stored answers are an argument of `load_prompts`; `store/answers.py` reads them."""
+    raise PromptError(f"Rows of a source of kind {source.kind} are in the database, which is not open here.")
 
 
 class SourceKind(NamedTuple):
@@ -55,8 +55,8 @@ SOURCES: dict[str, SourceKind] = {
         lambda source: iter(range(source.count)),
         lambda source, spec, tokenizer, media_store: SyntheticPrompts(source, tokenizer),
     ),
-    "run": SourceKind(refuse_rows, read_answers),
-    "pairs": SourceKind(refuse_rows, read_answers),
+    "run": SourceKind(refuse_rows),
+    "pairs": SourceKind(refuse_rows),
 }
 """By `prompts.source.kind`. A task of lm-evaluation-harness is none: it writes its requests itself (`harness/`)."""
 
