@@ -48,15 +48,16 @@ class BatchBody:
 class Prompt:
     """One row of a prompt set, after its columns became chat messages.
 
-    `prompt_id` hashes question, target and options; `occurrence` counts earlier rows of the run with the same id (0 for
-    the first), so that duplicates stay separate rows and can be counted.
+    A reader of rows leaves out its identity: `prompt_id` hashes question, target and options; `occurrence` counts
+    earlier rows of the run with the same id (0 for the first), so that duplicates stay separate rows and can be
+    counted.
     """
 
-    prompt_id: str
-    occurrence: int
-    source_row: int
+    prompt_id: str = ""
+    occurrence: int = 0
+    source_row: int = 0
     """0-based position in the source, before shuffling."""
-    source_id: str | None
+    source_id: str | None = None
     """The row's own id column, as text."""
     messages: list[dict[str, Json]]
     target: str | None = None

@@ -199,7 +199,6 @@ class RowMaker:
         """
         found = prompt_id or digest_json({"messages": messages, "target": target})
         key = int(found[:16], 16)
-        fields.setdefault("source_id", None)
         prompt = Prompt(
             prompt_id=found, occurrence=self._seen[key], source_row=self.rows, messages=messages, target=target,
             **fields,

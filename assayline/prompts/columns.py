@@ -12,7 +12,6 @@ from assayline.media.references import MediaReader, MediaStore
 from assayline.prompts.media import MediaPlacement
 from assayline.prompts.row import (
     Message,
-    PromptParts,
     Reader,
     Row,
     RowError,
@@ -28,7 +27,7 @@ from assayline.prompts.row import (
 )
 from assayline.prompts.targets import write_target
 from assayline.prompts.template import PromptTemplate
-from assayline.records import BatchBody, Media, MediaKind
+from assayline.records import BatchBody, Media, MediaKind, Prompt
 from assayline.spec.prompts import Columns, MediaSpec, MessageTemplate
 
 
@@ -50,7 +49,7 @@ class RowReader(Reader):
         self._media = MediaPlacement(columns, media, MediaReader(media_store or MediaStore(None), Fetcher(media)))
         self._template = None if template is None else PromptTemplate(template)
 
-    def read(self, row: Row) -> PromptParts:
+    def read(self, row: Row) -> Prompt:
         try:
             return self._read(row)
         except RecursionError:
@@ -59,7 +58,7 @@ class RowReader(Reader):
                 "expected text and shallow objects."
             ) from None
 
-    def _read(self, row: Row) -> PromptParts:
+    def _read(self, row: Row) -> Prompt:
         columns = self._columns
         # Lookups first, then messages: what the row lacks must not hide behind a bad value in another column.
         source_id = _find_optional(row, columns.id, "id")
@@ -75,7 +74,7 @@ class RowReader(Reader):
         if (column := columns.output_tokens) is not None:
             tokens = read_count(find_column(row, column, "prompts.columns.output_tokens"), column)
             length = {"max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True}
-        return PromptParts(
+        return Prompt(
             messages=self._media.place(messages, media),
             body=body,
             source_id=as_text(source_id, "The id"),

@@ -11,7 +11,7 @@ import heapq
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -23,7 +23,6 @@ from assayline.prompts.few_shot import FewShot
 from assayline.prompts.media import identify_media, separate_media
 from assayline.prompts.row import (
     Message,
-    PromptParts,
     Reader,
     Row,
     RowError,
@@ -162,20 +161,13 @@ def _read_prompts(
         else:
             prompt_id = _identify(parts, asked, turn_sizes)
             messages, media = separate_media(messages)
-            yield Prompt(
+            yield replace(
+                parts,
                 prompt_id=prompt_id,
                 occurrence=_count(seen, prompt_id),
                 source_row=source_row,
-                source_id=parts.source_id,
                 messages=messages,
-                target=parts.target,
-                metadata=parts.metadata,
-                sampling=parts.sampling,
-                prompt_token_ids=parts.prompt_token_ids,
-                options=parts.options,
                 media=media,
-                body=parts.body,
-                due_offset_s=parts.due_offset_s,
                 turn_sizes=turn_sizes,
             )
 
@@ -187,7 +179,7 @@ def _count(seen: Counter[int], prompt_id: str) -> int:
     return seen[key] - 1
 
 
-def _choose_turns(spec: PromptSpec, parts: PromptParts) -> tuple[list[Message], list[int] | None]:
+def _choose_turns(spec: PromptSpec, parts: Prompt) -> tuple[list[Message], list[int] | None]:
     """Return the messages to send and, if they are sent turn by turn, the number that each turn adds."""
     if spec.turns == "given":
         return parts.messages, None
@@ -199,7 +191,7 @@ def _choose_turns(spec: PromptSpec, parts: PromptParts) -> tuple[list[Message], 
     return list(chain.from_iterable(turns)), list(map(len, turns))
 
 
-def _identify(parts: PromptParts, messages: list[Message], turn_sizes: list[int] | None) -> str:
+def _identify(parts: Prompt, messages: list[Message], turn_sizes: list[int] | None) -> str:
     """Return what identifies a prompt: its question and target.
 
     Few-shot examples are left out, so that runs with and without them are compared prompt by prompt. A conversation of

@@ -11,14 +11,14 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
 from assayline.errors import PromptError
 from assayline.errors import RowError as RowError
-from assayline.records import BatchBody
+from assayline.records import Prompt
 from assayline.words import nearest
 
 Row = dict[str, Any]
@@ -106,29 +106,15 @@ class AnswerRow(Row):
         self.origin = origin
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptParts:
-    """Content of a row, before it has an identity."""
-
-    messages: list[Message]
-    """Media in them are parts with a reference (`media.py`)."""
-    target: str | None = None
-    source_id: str | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
-    sampling: dict[str, Any] = field(default_factory=dict)
-    prompt_token_ids: list[int] | None = None
-    options: list[str] | None = None
-    body: BatchBody | None = None
-    """Body of a line of a batch file (`sources/batch.py`)."""
-    due_offset_s: float | None = None
-
-
 class Reader(ABC):
     """Reader of the rows of a source."""
 
     @abstractmethod
-    def read(self, row: Any) -> PromptParts:
-        """Read one row. Raises RowShapeError if parts are missing, RowError for unusable values."""
+    def read(self, row: Any) -> Prompt:
+        """Read one row, without its identity; media are parts with a reference (`media.py`).
+
+        Raises RowShapeError if parts are missing, RowError for unusable values.
+        """
 
     def identify(self, row: Any) -> tuple[str | None, str | None]:
         """Return the id and the target of an unreadable row, if it has them."""

@@ -18,7 +18,6 @@ from assayline.media.references import MediaReader, MediaStore
 from assayline.prompts.columns import try_text
 from assayline.prompts.media import MediaPlacement
 from assayline.prompts.row import (
-    PromptParts,
     Reader,
     Row,
     RowError,
@@ -29,7 +28,7 @@ from assayline.prompts.row import (
     read_messages,
     without_none,
 )
-from assayline.records import BatchBody, Json
+from assayline.records import BatchBody, Json, Prompt
 from assayline.spec.prompts import MOST_REPEATS, Columns, MediaSpec
 
 CHAT_URL, COMPLETIONS_URL = "/v1/chat/completions", "/v1/completions"
@@ -90,7 +89,7 @@ class BatchReader(Reader):
         except RowError:
             pass  # a fault of this line alone
 
-    def read(self, row: Row) -> PromptParts:
+    def read(self, row: Row) -> Prompt:
         """Read one line. Raises RowError if it cannot be sent."""
         try:
             return self._read(row)
@@ -101,7 +100,7 @@ class BatchReader(Reader):
         """Return the custom_id of an unreadable line, if it has one; such lines have no target."""
         return try_text(row, "custom_id", "custom_id") or None, None
 
-    def _read(self, row: Row) -> PromptParts:
+    def _read(self, row: Row) -> Prompt:
         _check_line(row)
         custom_id, url = check_text(row["custom_id"], "custom_id"), row["url"]
         self._check_unique(custom_id)
@@ -154,7 +153,7 @@ def _check_line(row: Row) -> None:
         raise RowError(f"The body is {row['body']!r:.80}, expected an object with the request.")
 
 
-def read_chat_body(body: Mapping[str, Json]) -> PromptParts:
+def read_chat_body(body: Mapping[str, Json]) -> Prompt:
     """Read the body of a line for /v1/chat/completions, messages unchanged. Raises RowError for wrong fields."""
     given = without_none(body)
     if "messages" not in given:
@@ -174,10 +173,10 @@ def read_chat_body(body: Mapping[str, Json]) -> PromptParts:
     continues = _read_continuation(given)
     sampling |= _read_common(given, special_tokens=False)
     asked = BatchBody(variables=variables, continues=continues, samples=_read_samples(body))
-    return PromptParts(messages=messages, sampling=sampling, body=asked)
+    return Prompt(messages=messages, sampling=sampling, body=asked)
 
 
-def read_text_body(body: Mapping[str, Json]) -> PromptParts:
+def read_text_body(body: Mapping[str, Json]) -> Prompt:
     """Read the body of a line for /v1/completions. Raises RowError for unsupported fields."""
     given = without_none(body)
     prompt = given.pop("prompt", None)
@@ -190,10 +189,10 @@ def read_text_body(body: Mapping[str, Json]) -> PromptParts:
     samples = _read_samples(body)
     if isinstance(prompt, str):
         text = BatchBody(text=check_text(prompt, "The prompt"), samples=samples)
-        return PromptParts(messages=[{"role": "user", "content": prompt}], sampling=sampling, body=text)
+        return Prompt(messages=[{"role": "user", "content": prompt}], sampling=sampling, body=text)
     if isinstance(prompt, list) and prompt and all(isinstance(one, int) and one >= 0 for one in prompt):
         asked = BatchBody(samples=samples)
-        return PromptParts(messages=[], sampling=sampling, prompt_token_ids=prompt, body=asked)
+        return Prompt(messages=[], sampling=sampling, prompt_token_ids=prompt, body=asked)
     raise RowError(
         f"The body's prompt is {prompt!r:.80}, expected one text, or token ids. Several prompts are a line each."
     )

@@ -11,7 +11,8 @@ from typing import Any
 
 from assayline.media.references import MediaStore
 from assayline.prompts.columns import RowReader
-from assayline.prompts.row import PromptParts, Row, RowError, RowShapeError, list_names, open_json
+from assayline.prompts.row import Row, RowError, RowShapeError, list_names, open_json
+from assayline.records import Prompt
 from assayline.spec.prompts import PromptSpec, ShareGptSource
 
 ROLES = {
@@ -38,7 +39,7 @@ class ShareGptReader(RowReader):
         self._turns = spec.turns
         self._tokenizer = tokenizer
 
-    def read(self, row: Row) -> PromptParts:
+    def read(self, row: Row) -> Prompt:
         """Read one row. Raises RowShapeError without conversations, RowError if it has no question, or no answer
         whose length is wanted."""
         messages = _read_messages(row)

@@ -18,8 +18,8 @@ from typing import Any
 
 from assayline.errors import ModelError, SpecError
 from assayline.media.load import refer_synthetic
-from assayline.prompts.row import PromptParts, Reader
-from assayline.records import Media
+from assayline.prompts.row import Reader
+from assayline.records import Media, Prompt
 from assayline.spec.prompts import SyntheticSource, TokenLength
 
 WORD = re.compile(r"[Ġ▁][A-Za-z]+")
@@ -42,7 +42,7 @@ class SyntheticPrompts(Reader):
         dice.shuffle(self._ids)
         self._prefix = dice.choices(self._ids, k=source.shared_prefix_tokens)
 
-    def read(self, number: int) -> PromptParts:
+    def read(self, number: int) -> Prompt:
         """Return the prompt with this number, from 0."""
         dice = random.Random(f"{self._source.seed}/{number}")
         length = _draw_length(dice, self._source.prompt_tokens, self._least_tokens)
@@ -50,7 +50,7 @@ class SyntheticPrompts(Reader):
         body = dice.choices(self._ids, k=length - self._least_tokens)
         ids = self._prefix + self._spell(number) + body
         text = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return PromptParts(
+        return Prompt(
             messages=[{"role": "user", "content": [*self._make_media(number), {"type": "text", "text": text}]}]
             if self._source.media_kinds
             else [{"role": "user", "content": text}],

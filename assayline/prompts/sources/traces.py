@@ -22,7 +22,6 @@ from typing import Any, Literal, NamedTuple
 
 from assayline.prompts.row import (
     UNITS_PER_S,
-    PromptParts,
     Reader,
     Row,
     RowError,
@@ -33,6 +32,7 @@ from assayline.prompts.row import (
 )
 from assayline.prompts.sources.files import read_files
 from assayline.prompts.sources.synthetic import choose_ids
+from assayline.records import Prompt
 from assayline.spec.load import Trace
 from assayline.spec.prompts import TraceSource
 
@@ -104,14 +104,14 @@ class TracePrompts(Reader):
         self._source = source
         self._tokenizer = tokenizer
 
-    def read(self, row: TraceRow) -> PromptParts:
+    def read(self, row: TraceRow) -> Prompt:
         """Return the row's prompt. Raises RowShapeError for missing columns, RowError for impossible lengths."""
         form = find_format(row)
         prompt_tokens, output_tokens = (read_count(find_column(row, name, NAMED_BY), name) for name in form[:2])
         find_column(row, form.stamp, NAMED_BY)
         ids = self._draw_prompt(row.number, prompt_tokens, self._read_blocks(row, prompt_tokens))
         text = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return PromptParts(
+        return Prompt(
             messages=[{"role": "user", "content": text}],
             sampling={"max_tokens": output_tokens, "min_tokens": output_tokens, "ignore_eos": True},
             prompt_token_ids=ids,
