@@ -49,15 +49,6 @@ class RowReader(Reader):
         self._media = MediaPlacement(columns, media, MediaReader(media_store or MediaStore(None), Fetcher(media)))
         self._template = None if template is None else PromptTemplate(template)
 
-    def read(self, row: Row) -> Prompt:
-        try:
-            return self._read(row)
-        except RecursionError:
-            raise RowError(
-                "The row holds lists or objects that are nested hundreds of levels deep, "
-                "expected text and shallow objects."
-            ) from None
-
     def _read(self, row: Row) -> Prompt:
         columns = self._columns
         # Lookups first, then messages: what the row lacks must not hide behind a bad value in another column.

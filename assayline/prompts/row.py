@@ -109,12 +109,21 @@ class AnswerRow(Row):
 class Reader(ABC):
     """Reader of the rows of a source."""
 
-    @abstractmethod
     def read(self, row: Any) -> Prompt:
         """Read one row, without its identity; media are parts with a reference (`media.py`).
 
         Raises RowShapeError if parts are missing, RowError for unusable values.
         """
+        try:
+            return self._read(row)
+        except RecursionError:
+            raise RowError(
+                "The row holds lists or objects that are nested hundreds of levels deep, "
+                "expected text and shallow objects."
+            ) from None
+
+    @abstractmethod
+    def _read(self, row: Any) -> Prompt: ...
 
     def identify(self, row: Any) -> tuple[str | None, str | None]:
         """Return the id and the target of an unreadable row, if it has them."""

@@ -89,13 +89,6 @@ class BatchReader(Reader):
         except RowError:
             pass  # a fault of this line alone
 
-    def read(self, row: Row) -> Prompt:
-        """Read one line. Raises RowError if it cannot be sent."""
-        try:
-            return self._read(row)
-        except RecursionError:
-            raise RowError("The line holds lists or objects that are nested hundreds of levels deep.") from None
-
     def identify(self, row: Row) -> tuple[str | None, None]:
         """Return the custom_id of an unreadable line, if it has one; such lines have no target."""
         return try_text(row, "custom_id", "custom_id") or None, None

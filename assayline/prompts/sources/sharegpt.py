@@ -39,7 +39,7 @@ class ShareGptReader(RowReader):
         self._turns = spec.turns
         self._tokenizer = tokenizer
 
-    def read(self, row: Row) -> Prompt:
+    def _read(self, row: Row) -> Prompt:
         """Read one row. Raises RowShapeError without conversations, RowError if it has no question, or no answer
         whose length is wanted."""
         messages = _read_messages(row)
@@ -59,7 +59,7 @@ class ShareGptReader(RowReader):
             ids = self._tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]
             limit = {"max_tokens": len(ids)}
         before = [message for message in messages[:first] if message["role"] == "system"]
-        parts = super().read({**row, "messages": before + messages[first : questions[-1] + 1]})
+        parts = super()._read({**row, "messages": before + messages[first : questions[-1] + 1]})
         return replace(parts, sampling=limit | parts.sampling)
 
 

@@ -42,7 +42,7 @@ class SyntheticPrompts(Reader):
         dice.shuffle(self._ids)
         self._prefix = dice.choices(self._ids, k=source.shared_prefix_tokens)
 
-    def read(self, number: int) -> Prompt:
+    def _read(self, number: int) -> Prompt:
         """Return the prompt with this number, from 0."""
         dice = random.Random(f"{self._source.seed}/{number}")
         length = _draw_length(dice, self._source.prompt_tokens, self._least_tokens)

@@ -104,7 +104,7 @@ class TracePrompts(Reader):
         self._source = source
         self._tokenizer = tokenizer
 
-    def read(self, row: TraceRow) -> Prompt:
+    def _read(self, row: TraceRow) -> Prompt:
         """Return the row's prompt. Raises RowShapeError for missing columns, RowError for impossible lengths."""
         form = find_format(row)
         prompt_tokens, output_tokens = (read_count(find_column(row, name, NAMED_BY), name) for name in form[:2])
