@@ -198,7 +198,6 @@ _CELLS = """
                     '/',
                     spec_json -> '$.sampling',
                     spec_json -> '$.chat',
-                    spec_json -> '$.output',
                     spec_json -> '$.reasoning',
                     spec_json -> '$.prompts.repeats',
                     spec_json -> '$.prompts.source.num_fewshot',

@@ -27,7 +27,7 @@ from assayline.words import (
     show_value,
 )
 
-SETTINGS = ("sampling", "chat", "output", "reasoning", "prompts")
+SETTINGS = ("sampling", "chat", "reasoning", "prompts")
 """Fields of a spec besides model and engine that decide answers, as `find_cells` compares them between runs."""
 
 

@@ -128,9 +128,8 @@ def test_structured_answers_match_their_schema(complete, settings):
     rows = [{"prompt": question["question"]} for question in QUESTIONS[:20]]
     complete(
         prompts={"source": {"kind": "inline", "rows": rows}},
-        output={"json_schema": schema},
         scorers=[{"kind": "json", "json_schema": schema}],
-        sampling={"temperature": 0, "max_tokens": 128},
+        sampling={"temperature": 0, "max_tokens": 128, "structured_outputs": {"json": schema}},
         engine={
             "device": "cpu",
             "args": {**ARGS, "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True}},
