@@ -380,7 +380,7 @@ def _define_now(kind: str, arguments_json: str) -> str | None:
     """Return a scorer's current definition; None if its function cannot be found."""
     part = list_kinds().get(kind)
     if part is None or not issubclass(part, FunctionScorer):
-        return part and define_scorer(kind)
+        return define_scorer(kind) if part else None
     try:
         return define_function(part.model_validate_json(arguments_json))
     except (SpecError, ValueError):
