@@ -96,8 +96,8 @@ def test_a_load_keeps_its_pattern_and_windows_where_they_make_sense(make_spec):
     windows = ("warmup_s", "cooldown_s", "max_errors")
     assert [synchronous[name] for name in windows] == [2, 1, 3]
     assert [at_once[name] for name in windows] == [0, 0, 3]
-    _, _, poisson = loads_of(spec, SweepProfile(arrival="poisson", rates_per_s=[6.0])).values()
-    assert poisson["arrival"] == {"kind": "poisson", "rate_per_s": 6.0}
+    _, _, even = loads_of(spec, SweepProfile(arrival="constant", rates_per_s=[6.0])).values()
+    assert even["arrival"] == {"kind": "constant", "rate_per_s": 6.0}
 
 
 def test_rates_are_known_once_and_kept(spec, settings):
