@@ -149,27 +149,16 @@ class Store:
             store_metrics(self.connection, run_ids)
 
     def rows(self, view: str, *columns: str, run_id: str | None = RUN) -> list[Row]:
-        """The rows of a view or of a page's query, of one run or, with None, of all."""
+        """The rows of a page's query of one run, or of a view of one run or, with None, of all."""
         if (SQL_FOLDER / "queries" / f"{view}.sql").exists():
-            found = [row for one in self._list_runs(run_id) for row in self._ask(view, one)]
+            with transaction(self.connection), run_tables(self.connection, run_id or RUN):
+                found = self.read((SQL_FOLDER / "queries" / f"{view}.sql").read_text("utf-8"))
             return [{name: row[name] for name in columns} if columns else row for row in found]
         if view in READ_METRICS:
             self.measure()
         where = "" if run_id is None else "where run_id = ?"
         query = f"select {', '.join(columns) or '*'} from {view} {where}"
         return self.read(query, *([] if run_id is None else [run_id]))
-
-    def _list_runs(self, run_id: str | None) -> list[str]:
-        ids = "select run_id from raw.runs union select run_id from raw.completions order by run_id"
-        return [row["run_id"] for row in self.read(ids)] if run_id is None else [run_id]
-
-    def _ask(self, query: str, run_id: str) -> list[Row]:
-        with transaction(self.connection), run_tables(self.connection, run_id):
-            texts = {file.stem: file.read_text("utf-8") for file in (SQL_FOLDER / "queries").glob("*.sql")}
-            self.connection.execute(f"create or replace temp table activity as {texts['activity']}")
-            rows = self.read(texts[query])
-            self.connection.execute("drop table temp.activity")
-            return rows
 
     def values(self, run_id: str = RUN) -> dict[str, Row]:
         """Stored metrics by `metric statistic of detail`; a mean or a total has no statistic, a run's own no detail."""

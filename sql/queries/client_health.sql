@@ -1,4 +1,4 @@
--- Grain: one row per run × worker with a streaming engine.
+-- Grain: one row per worker with a streaming engine of a run.
 --
 -- A load generator measures itself, too: while its event loop is busy, an event that has arrived waits to be read, and
 -- its stamp is late. How long it waits cannot be read from a socket. A timer of 10 ms waits in the same way: the loop
@@ -9,51 +9,32 @@
 -- compared with the 99th percentile, and TPOT, a mean over many events, with the median. Waits below 5 ms do not warn:
 -- timers themselves are up to a millisecond late. Stamps of tokens of the async backend are made in the engine, and are
 -- not touched.
-with
-
-list_ticks as (
-    select run_id, worker, unnest(loop_lags_s) as lag_s
-    from raw.telemetry
-),
-
-rank_ticks as (
+with ticks as (
     select
-        run_id,
         worker,
         count(*) as ticks,
-        quantile_cont(lag_s, [0.5, 0.99]::double[]) as lags_s,
+        quantile_cont(lag_s, 0.5) as p50_s,
+        quantile_cont(lag_s, 0.99) as p99_s,
         max(lag_s) as max_s
-    from list_ticks
-    group by run_id, worker
+    from (select worker, unnest(loop_lags_s) as lag_s from raw.telemetry where run_id = getvariable('run_id'))
+    group by worker
 ),
 
-take_medians as (
-    select run_id, worker, median(ttft_s) as ttft_p50_s, median(tpot_s) as tpot_p50_s
+medians as (
+    select worker, median(ttft_s) as ttft_p50_s, median(tpot_s) as tpot_p50_s
     from request
-    where status = 'ok' and phase = 'measured'
-    group by run_id, worker
-),
-
-judge_clients as (
-    select
-        rank_ticks.run_id,
-        rank_ticks.worker,
-        rank_ticks.ticks,
-        rank_ticks.lags_s[1] as p50_s,
-        rank_ticks.lags_s[2] as p99_s,
-        rank_ticks.max_s,
-        rank_ticks.lags_s[2] / nullif(take_medians.ttft_p50_s, 0) as ttft_share,
-        rank_ticks.lags_s[1] / nullif(take_medians.tpot_p50_s, 0) as tpot_share,
-        not (
-            rank_ticks.lags_s[2] > 0.005 and coalesce(ttft_share > 0.1, false)
-            or rank_ticks.lags_s[1] > 0.005 and coalesce(tpot_share > 0.1, false)
-        ) as is_healthy
-    from rank_ticks
-    left join take_medians
-        on take_medians.run_id = rank_ticks.run_id
-        and take_medians.worker = rank_ticks.worker
+    where run_id = getvariable('run_id') and status = 'ok' and phase = 'measured'
+    group by worker
 )
 
-select * from judge_clients
-where run_id = getvariable('run_id')
+select
+    ticks.*,
+    p99_s / nullif(ttft_p50_s, 0) as ttft_share,
+    p50_s / nullif(tpot_p50_s, 0) as tpot_share,
+    not (
+        p99_s > 0.005 and coalesce(ttft_share > 0.1, false)
+        or p50_s > 0.005 and coalesce(tpot_share > 0.1, false)
+    ) as is_healthy
+from ticks
+left join medians using (worker)
 order by p99_s desc;

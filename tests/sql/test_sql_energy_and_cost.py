@@ -249,12 +249,11 @@ def test_energy_scales_a_gap_of_power_and_adds_it_to_the_error(store: Store) -> 
     assert abs(joules - np.trapezoid(500 - np.arange(301) / 2)) < store.value("energy_error_joules")
 
 
-def test_telemetry_lies_on_the_slices_of_activity(store: Store) -> None:
+def test_activity_has_means_of_telemetry_by_slice(store: Store) -> None:
     samples = [*power({10.21: 100.0, 10.3: 300.0, 11.5: 400.0}), *power({10.25: 50.0}, device="cuda-1")]
     cache = {"at_s": 10.25, "in_flight_requests": 1, "kv_cache_usage_share": 0.5}
     store.given_case(RUN, {**work(("w", 10.0, 20.0)), "device_telemetry": samples, "telemetry": cache})
-    slices = store.rows("telemetry_activity", "begins_at_s", "power_watts", "kv_cache_usage_share")
-    assert {row["begins_at_s"] for row in slices} == {row["begins_at_s"] for row in store.rows("activity")}
+    slices = store.rows("activity", "begins_at_s", "power_watts", "kv_cache_usage_share")
     found = {round(row["begins_at_s"], 6): (row["power_watts"], row["kv_cache_usage_share"]) for row in slices}
     assert found.pop(10.2) == (250.0, 0.5), "the mean of one GPU, and the only sample of the other"
     assert found.pop(11.4) == (400.0, None)

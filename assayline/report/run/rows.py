@@ -84,11 +84,6 @@ def list_repeats(values: Values, wanted: str) -> list[Row]:
     return sorted(found, key=lambda row: (row["scorer"], row["k"]))
 
 
-def read_sql(name: str) -> str:
-    """Return a query of `sql/queries`, on the tables of a run."""
-    return (SQL_FOLDER / "queries" / f"{name}.sql").read_text("utf-8")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRows:
     """A run, and its rows that several sections show, each list in display order."""
@@ -118,7 +113,9 @@ class RunRows:
 
     def query(self, name: str, *needed: str) -> list[Row]:
         """Return the rows of a query of `sql/queries`, inside `open_run`; none if the run lacks the `needed` facts."""
-        return read_rows(self.connection, read_sql(name)) if {*needed} <= self.facts else []
+        if not {*needed} <= self.facts:
+            return []
+        return read_rows(self.connection, (SQL_FOLDER / "queries" / f"{name}.sql").read_text("utf-8"))
 
     def value(self, metric: str, statistic: str = "total", detail: str | None = None) -> Any:
         """Return a stored metric; None if it is undefined or was not measured."""

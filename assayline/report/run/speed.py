@@ -5,9 +5,9 @@ from functools import partial
 from assayline.report.charts import HEIGHT, LOW, MARKED_EVENTS, draw_distribution, draw_timeline
 from assayline.report.document import Chart, Column, Part, Section, Table, make_section, tabulate, warn
 from assayline.report.measures import measured
-from assayline.report.run.rows import RunRows, list_percentiles, read_sql
+from assayline.report.run.rows import RunRows, list_percentiles
 from assayline.report.sweep import say_limits
-from assayline.store.database import Row, read_rows
+from assayline.store.database import Row
 from assayline.words import (
     count,
     name_metric,
@@ -90,10 +90,7 @@ def _draw(metric: str, bins: list[Row], percentiles: list[Row]) -> Part:
 
 def describe_time(run: RunRows) -> Section | None:
     """Build the section of throughput and concurrency over time, with engine events; None without times."""
-    run.connection.execute(f"create or replace temp table activity as {read_sql('activity')}")
-    activity = read_rows(run.connection, "from activity order by begins_at_s")
-    telemetry = run.query("telemetry_activity") if activity else []
-    run.connection.execute("drop table temp.activity")
+    activity = run.query("activity")
     if not activity:
         return None
     stretches = run.read(_STRETCHES) if "loads" in run.facts else []
@@ -114,10 +111,10 @@ def describe_time(run: RunRows) -> Section | None:
     ]
     charts = []
     for title, column, axis, words in TIMELINES:
-        of_run = column in activity[0]
+        of_run = SAMPLED not in words
         slices = [
             {"from": row["begins_at_s"], "until": row["ends_at_s"], "value": row[column]}
-            for row in (activity if of_run else telemetry)
+            for row in activity
             if row[column] is not None
         ]
         if of_run or any(one["value"] for one in slices):
