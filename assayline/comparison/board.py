@@ -99,15 +99,6 @@ def find_cells(connection: Connection, names: Sequence[str]) -> list[Row]:
 
 _CELLS = """
     with
-        read_roots as (
-            select
-                run_id,
-                string_agg(distinct details_json ->> '$.served_root', ', ' order by details_json ->> '$.served_root')
-                    as root
-            from raw.engine_events
-            where event = 'opened'
-            group by run_id
-        ),
         list_runs as (
             select
                 run_id,
@@ -116,8 +107,8 @@ _CELLS = """
                 model_id,
                 -- Only if it tells models apart.
                 case
-                    when count(distinct root) over (partition by coalesce(model_id, model)) > 1
-                    then coalesce(root, 'unknown files')
+                    when count(distinct served_root) over (partition by coalesce(model_id, model)) > 1
+                    then coalesce(served_root, 'unknown files')
                 end as root,
                 config_id,
                 concat_ws(
@@ -131,9 +122,10 @@ _CELLS = """
                 expected_requests,
                 purpose,
                 state,
-                started_at
+                started_at,
+                prompts_digest
             from raw.runs
-            left join read_roots using (run_id)
+            left join (select run_id, served_root, prompts_digest from internal.run_conditions) using (run_id)
             where state <> 'running'
                 and run_id not in (select run_id from raw.scorers where kind = 'verdict')
                 and (
@@ -193,7 +185,6 @@ _CELLS = """
                 end as model,
                 find_scorers.scorer,
                 find_scorers.judging,
-                run_conditions.prompts_digest,
                 md5(concat_ws(
                     '/',
                     spec_json -> '$.sampling',
@@ -212,7 +203,6 @@ _CELLS = """
                 scored.mean_high
             from choose_newest
             left join find_scorers using (run_id)
-            left join internal.run_conditions using (run_id)
             left join count_answers using (run_id)
             left join scored on scored.run_id = choose_newest.run_id and scored.scorer = find_scorers.scorer
         ),

@@ -38,34 +38,30 @@ compare_scorers as (
     where run_id in (candidate, baseline)
     group by scorer
     having count(*) = 2
-),
-
-count_pairs as (
-    select
-        scorer,
-        any_value(same_scorer) as same_scorer,
-        any_value(pairing) as paired_by,
-        count(difference) as prompts,
-        count(*) filter (baseline_value is null) as only_candidate,
-        count(*) filter (candidate_value is null) as only_baseline,
-        count(difference) / count(*) as overlap_share,
-        avg(candidate_value) filter (difference is not null) as candidate_mean,
-        avg(baseline_value) filter (difference is not null) as baseline_mean,
-        avg(difference) as difference,
-        count(*) filter (difference > 0) as better_prompts,
-        count(*) filter (difference < 0) as worse_prompts,
-        count(*) filter (difference is not null and has_error) as error_pairs
-    from internal.pair_prompts(
-        candidate,
-        baseline,
-        pair_by := pair_by,
-        baseline_repeats := baseline_repeats,
-        candidate_repeats := candidate_repeats
-    )
-    left join compare_scorers using (scorer)
-    group by scorer
 )
 
-select * from count_pairs;
+select
+    scorer,
+    any_value(same_scorer) as same_scorer,
+    any_value(pairing) as paired_by,
+    count(pairs.difference) as prompts,
+    count(*) filter (baseline_value is null) as only_candidate,
+    count(*) filter (candidate_value is null) as only_baseline,
+    count(pairs.difference) / count(*) as overlap_share,
+    avg(candidate_value) filter (pairs.difference is not null) as candidate_mean,
+    avg(baseline_value) filter (pairs.difference is not null) as baseline_mean,
+    avg(pairs.difference) as difference,
+    count(*) filter (pairs.difference > 0) as better_prompts,
+    count(*) filter (pairs.difference < 0) as worse_prompts,
+    count(*) filter (pairs.difference is not null and has_error) as error_pairs
+from internal.pair_prompts(
+    candidate,
+    baseline,
+    pair_by := pair_by,
+    baseline_repeats := baseline_repeats,
+    candidate_repeats := candidate_repeats
+) as pairs
+left join compare_scorers using (scorer)
+group by scorer;
 
 comment on macro table main.compare_runs is 'compare_runs(candidate, baseline, pair_by := ''auto''), two run ids: one row per scorer, with the scores compared prompt by prompt. pair_by is auto, prompt, id or row. baseline_repeats and candidate_repeats are lists of run ids that count like the baseline and the candidate. The table comparison has the intervals, tests and verdicts that were made.';

@@ -54,23 +54,19 @@ list_runs as (
     qualify choose_line.only_config_id is not null
         or count(*) filter (purpose = 'night') over () = 0
         or count(*) filter (purpose = 'night') over (partition by runs.config_id) > 0
-),
-
-number_runs as (
-    select *, row_number() over (order by started_at, run_id) as position
-    from list_runs
 )
 
 select
-    number_runs.*,
+    list_runs.*,
+    row_number() over (order by list_runs.started_at, run_id) as position,
     run_conditions.obstacle,
     gate_verdict.verdict,
     gate_verdict.baseline_run_id,
     gate_verdict.failed_limits,
     gate_verdict.words as verdict_words
-from number_runs
+from list_runs
 left join internal.run_conditions using (run_id)
 left join internal.gate_verdict using (run_id)
-order by number_runs.position;
+order by position;
 
 comment on macro table internal.find_history is 'find_history(history), the name of a spec, the id of a run or a config_id: one row per run of one spec''s name, model and prompt set, in the order of their start, with the gate''s result.';

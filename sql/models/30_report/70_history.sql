@@ -15,28 +15,20 @@
 -- is_counted: whether the value is of a completed run, and for a speed of one without an obstacle (run_conditions):
 --     what does not count is shown, and judged nowhere.
 create or replace macro main.history(spec) as table
-with
-
-list_runs as (
-    select run_id, position, started_at, state, obstacle
-    from internal.find_history(spec)
-)
-
 select
-    list_runs.run_id,
-    list_runs.position,
-    list_runs.started_at,
+    runs.run_id,
+    runs.position,
+    runs.started_at,
     run_metric.metric,
     run_metric.unit,
     run_metric.higher_is_better,
     run_metric.value,
     run_metric.low,
     run_metric.high,
-    list_runs.state in ('completed', 'imported')
-        and (list_runs.obstacle is null or run_metric.metric = 'accuracy') as is_counted
-from list_runs
+    runs.state in ('completed', 'imported') and (runs.obstacle is null or run_metric.metric = 'accuracy') as is_counted
+from internal.find_history(spec) as runs
 join internal.run_metric using (run_id)
 where run_metric.value is not null
-order by run_metric.metric, list_runs.position;
+order by run_metric.metric, runs.position;
 
 comment on macro table main.history is 'history(spec), the name of a spec, the id of a run or a config_id: one row per run and metric, with the interval within the run. Data of the history page.';
