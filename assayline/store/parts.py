@@ -20,8 +20,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -78,11 +77,17 @@ def table_of(record: Record) -> str:
 def to_arrow(table: str, records: Iterable[Record]) -> pa.Table:
     """Convert records of one table to Arrow. JSON-like fields become text in `<name>_json`."""
     schema, rows = TABLES[table], list(records)
-    if not rows:
-        return schema.empty_table()
-    readers = _READERS[type(rows[0])]
-    columns = [_make_column(list(map(readers.get(one.name) or attrgetter(one.name), rows)), one.type) for one in schema]
+    columns = [_make_column(list(map(_reader_of(one.name), rows)), one.type) for one in schema]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+@cache
+def _reader_of(column: str) -> Callable[[Any], Any]:
+    """Return the function that reads a column from a record."""
+    read = attrgetter(column.removesuffix("_json"))
+    if column.endswith("_json"):
+        return lambda record: None if (value := read(record)) is None else _dump(value)
+    return (lambda record: read(record) or None) if column == "prompt_token_ids" else read
 
 
 def _make_column(values: list[Any], kind: pa.DataType) -> pa.Array:
@@ -109,22 +114,6 @@ def clean(value: Any) -> Any:
 
 
 _dump = json.JSONEncoder(ensure_ascii=False, sort_keys=True, default=str).encode
-
-
-def _json_reader(name: str) -> Callable[[Any], str | None]:
-    def read(record: Any) -> str | None:
-        value = getattr(record, name)
-        return None if value is None else _dump(value)
-
-    return read
-
-
-def _json_readers(record: type[Record]) -> dict[str, Callable[[Any], str | None]]:
-    return {f"{field.name}_json": _json_reader(field.name) for field in fields(record)}
-
-
-_READERS: dict[type[Record], dict[str, Callable[[Any], Any]]] = {record: _json_readers(record) for record in _TABLE_OF}
-_READERS[Request]["prompt_token_ids"] = lambda record: record.prompt_token_ids or None
 
 
 ANSWERS = "completions"
@@ -256,19 +245,14 @@ def read_texts(run_dir: Path, request_ids: Collection[str]) -> dict[str, StoredT
     Raises StoreError for a damaged part.
     """
     found: dict[str, StoredText] = {}
+    wanted = pa.array(list(request_ids), pa.string())
     for part in list_parts(run_dir, ANSWERS) if request_ids else ():
-        for row in _read_answers(part, ["request_id", *StoredText._fields], request_ids):
+        with open_part(part) as file:
+            rows = file.read(["request_id", *StoredText._fields])
+        for row in rows.filter(pc.is_in(rows["request_id"], value_set=wanted)).to_pylist():
             request_id = row.pop("request_id")
             if request_id not in found or row["error_kind"] is None:
                 found[request_id] = StoredText(**row)
-    return found
-
-
-def _read_answers(part: Path, columns: list[str], request_ids: Collection[str]) -> list[dict[str, Any]]:
-    with open_part(part) as file:
-        rows = file.read(columns)
-    wanted = pa.array(list(request_ids), pa.string())
-    found: list[dict[str, Any]] = rows.filter(pc.is_in(rows["request_id"], value_set=wanted)).to_pylist()
     return found
 
 
@@ -294,15 +278,10 @@ def count_rows(part: Path) -> int:
     return int(pq.read_metadata(part).num_rows)
 
 
-def count_named_rows(run_dir: Path, table: str, names: Iterable[str]) -> dict[str, int]:
-    """Return the number of rows of some parts, from their names or else from their footers. Raises StoreError."""
-    folder = parts_dir(run_dir, table)
-    return {name: int(match[1]) if (match := ROWS.search(name)) else count_rows(folder / name) for name in names}
-
-
 def count_table(run_dir: Path, table: str) -> int:
-    """Return the number of rows of all parts of a table."""
-    return sum(count_named_rows(run_dir, table, list_part_names(run_dir, table)).values())
+    """Return the number of rows of all parts of a table, from their names or else their footers. Raises StoreError."""
+    parts = list_parts(run_dir, table)
+    return sum(int(match[1]) if (match := ROWS.search(part.name)) else count_rows(part) for part in parts)
 
 
 class PartWriter:

@@ -17,40 +17,25 @@ from assayline.store.locks import is_worked_on
 from assayline.store.manifest import Manifest, read_manifest
 from assayline.store.metrics import forget_metrics
 
+RUN_COLUMNS = (
+    "run_id", "name", "prompt_set", "model", "model_id", "tokenizer_id", "template_id", "sampling_id", "spec_hash",
+    "config_id", "benchmark_id", "assayline_version", "host_name", "machine", "job", "tags", "note", "purpose",
+    "attempt", "state", "message",
+)  # fmt: skip
+"""Columns of `runs` that the manifest has as they are."""
 LOAD_COLUMNS = ("warmup_s", "cooldown_s", "max_requests", "max_duration_s", "max_errors")
 
 
 def save_run(connection: duckdb.DuckDBPyConnection, run: Manifest, spec_json: str) -> None:
     """Insert or replace the run's rows, in the caller's transaction."""
     counts = run.prompts
-    row = {
-        "run_id": run.run_id,
-        "name": run.name,
-        "prompt_set": run.prompt_set,
-        "model": run.model,
-        "model_id": run.model_id,
-        "tokenizer_id": run.tokenizer_id,
-        "template_id": run.template_id,
-        "sampling_id": run.sampling_id,
-        "spec_hash": run.spec_hash,
-        "config_id": run.config_id,
-        "benchmark_id": run.benchmark_id,
+    row = {name: getattr(run, name) for name in RUN_COLUMNS} | {
         "spec_json": spec_json.encode("utf-8", "replace").decode(),  # as in its file
-        "assayline_version": run.assayline_version,
-        "host_name": run.host_name,
-        "machine": run.machine,
-        "job": run.job,
-        "tags": run.tags,
-        "note": run.note,
-        "purpose": run.purpose,
-        "attempt": run.attempt,
-        "state": run.state,
-        "message": run.message,
         "started_at": datetime.fromtimestamp(run.clock.started_wall_s, UTC).replace(tzinfo=None),
         "finished_at": datetime.fromisoformat(run.finished_at) if run.finished_at else None,
-        "prompt_rows": counts.prompt_rows if counts else None,
-        "duplicate_prompts": counts.duplicate_prompts if counts else None,
-        "expected_requests": counts.requests if counts else None,
+        "prompt_rows": counts and counts.prompt_rows,
+        "duplicate_prompts": counts and counts.duplicate_prompts,
+        "expected_requests": counts and counts.requests,
     }
     forget_metrics(connection, run.run_id)
     connection.execute("delete from runs where run_id = ?", [run.run_id])
