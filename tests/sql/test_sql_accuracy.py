@@ -1,4 +1,4 @@
-"""accuracy: the mean, a standard error that knows of repeats, and an interval."""
+"""accuracy: the mean, a standard error that knows of repeats and clusters, and an interval."""
 
 import json
 import math
@@ -6,48 +6,32 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-import scipy
+from scipy.stats import t
 
 from assayline.stats.clusters import bound_share
 from assayline.store.metrics import forget_metrics
 
-SEEDS = range(5)
+Z = NormalDist().inv_cdf(0.975)
 
 
-def given_values(store, *prompts, run_id="run", scorer="exact_match", ordinal=0):
+def given_values(store, *prompts, run_id="run", scorer="exact_match", ordinal=0, name="p"):
     """Each prompt is a list of scores, one per repeat."""
     if not store.rows("runs", run_id=run_id):
         store.given("runs", {"run_id": run_id})
     store.given("scorers", {"run_id": run_id, "scorer": scorer, "ordinal": ordinal})
     rows = [
-        {"run_id": run_id, "scorer": scorer, "prompt_id": f"p{i}", "repeat_index": j, "value": float(value)}
+        {"run_id": run_id, "scorer": scorer, "prompt_id": f"{name}{i}", "repeat_index": j, "value": float(value)}
         for i, values in enumerate(prompts)
         for j, value in enumerate(values)
     ]
     store.given("scores", *rows)
 
 
-def wilson(mean, effective, samples=None, clusters=None):
-    """Both roots of (mean − p)² = z² p (1 − p) / n, from the quadratic formula; n as Korn and Graubard correct it."""
-    n = effective
-    if clusters:
-        n *= (scipy.stats.t.ppf(0.975, samples - 1) / scipy.stats.t.ppf(0.975, clusters - 1)) ** 2
-    z = NormalDist().inv_cdf(0.975)
-    a, b, c = n + z * z, -(2 * n * mean + z * z), n * mean * mean
+def wilson(mean, n):
+    """Both roots of (mean − p)² = z² p (1 − p) / n, from the quadratic formula."""
+    a, b, c = n + Z * Z, -(2 * n * mean + Z * Z), n * mean * mean
     root = math.sqrt(max(0.0, b * b - 4 * a * c))
     return (-b - root) / (2 * a), (-b + root) / (2 * a)
-
-
-def partial_interval(values):
-    """Wilson's interval of prompts' means, by their own variance with one pseudo-observation; see mean_interval."""
-    n, mean, z = len(values), np.mean(values), NormalDist().inv_cdf(0.975)
-    worth = n * (z / scipy.stats.t.ppf(0.975, n - 1)) ** 2
-    return wilson(mean, worth * (n * mean * (1 - mean) + 0.25) / (n * np.var(values) + 0.25))
-
-
-def near(value):
-    """Within the accuracy of t_quantile."""
-    return pytest.approx(value, abs=1e-5)
 
 
 def clustered_error(prompts):
@@ -62,22 +46,111 @@ def count_effective(prompts):
     return float(sizes.sum() ** 2 / np.sum(sizes**2))
 
 
-def test_a_scorer_without_scores_has_a_row_of_nothing(store):
-    given_values(store)
-    store.expect(
-        "accuracy",
-        {
-            "scorer": "exact_match",
-            "samples": 0,
-            "right_samples": 0,
-            "prompts": 0,
-            "mean": None,
-            "standard_error": None,
-            "effective_samples": None,
-            "mean_low": None,
-            "mean_high": None,
-        },
-    )
+def expect(prompts, passages):
+    """A prompt counts once, whatever its repeats. Wilson's interval for n as Korn and Graubard correct it.
+
+    Other scores than 0 and 1 have their own variance in it, with one pseudo-observation.
+    """
+    means = np.array([np.mean(values) for values in prompts])
+    parts = [means[np.array(passages) == one] for one in dict.fromkeys(passages)]
+    n, clusters, effective, mean, variance = len(means), len(parts), count_effective(parts), means.mean(), means.var()
+    error = clustered_error(parts) if clusters > 1 else None
+    is_binary, worth = set(means) <= {0, 1}, float(n)
+    if clusters < n:
+        alike = clusters == 1 or variance < 1e-12
+        worth = effective if alike else min(n, variance * clusters / (clusters - 1) / error**2)
+    low = high = None
+    if effective >= 2:
+        size = worth * ((t.ppf(0.975, n - 1) if is_binary else Z) / t.ppf(0.975, effective - 1)) ** 2
+        low, high = wilson(mean, size * (n * mean * (1 - mean) + 0.25) / (n * variance + 0.25))
+    elif is_binary:
+        low, high = wilson(mean, effective)
+    scores = np.concatenate(prompts)
+    return {
+        "samples": len(scores), "right_samples": int(np.sum(scores == 1)), "prompts": n, "mean": mean,
+        "score_sum": scores.sum(), "standard_error": error, "effective_samples": worth, "mean_low": low,
+        "mean_high": high, "mean_without_errors": mean,
+    }  # fmt: skip
+
+
+def draw_repeats(seed):
+    """Hard prompts are asked more often."""
+    random = np.random.default_rng(seed)
+    chances = random.beta(1.4, 0.6, size=40)
+    return [(random.random(20 if chance < 0.5 else 2) < chance).astype(float) for chance in chances]
+
+
+def draw_shares(clusters):
+    """Clusters of one to four scores."""
+    random = np.random.default_rng(clusters)
+    parts = [random.normal(0.8, 0.1, random.integers(1, 5)).clip(0.01, 1) for _ in range(clusters)]
+    return [[value] for value in np.concatenate(parts)], np.repeat(range(clusters), [len(part) for part in parts])
+
+
+def draw_passages():
+    """Twenty passages of one to six questions, and three questions without one."""
+    dice = np.random.default_rng(0)
+    passages = [(dice.random(dice.integers(1, 7)) < chance).astype(float) for chance in dice.beta(1, 1, size=20)]
+    values = [*np.concatenate(passages), 0.0, 1.0, 1.0]
+    return [[value] for value in values], [*np.repeat(range(20), [len(one) for one in passages]), None, None, None]
+
+
+SHARES = {"0 of 1": (0, 1), "1 of 1": (1, 1), "0 of 50": (0, 50), "50 of 50": (50, 50), "3 of 17": (3, 17)}
+SHARES |= {"0 of 39": (0, 39), "39 of 39": (39, 39), "871 of 1000": (871, 1000)}
+CASES = {
+    **{name: ([[1]] * right + [[0]] * (n - right), []) for name, (right, n) in SHARES.items()},
+    **{f"repeats that always agree, {n} times": ([[1] * n] * 7 + [[0] * n] * 5, []) for n in (1, 4)},
+    "repeats that are always right": ([[1] * 4] * 7, []),
+    "one prompt that is half right": ([[0.25, 0.75]], []),
+    "prompts that are all half right": ([[1, 0]] * 6, []),
+    "equal scores": ([[0.5]] * 40, []),
+    **{f"repeats, seed {seed}": (draw_repeats(seed), []) for seed in range(5)},
+    **{f"scores in {clusters} clusters": draw_shares(clusters) for clusters in (2, 3, 8, 11, 12, 40)},
+    "passages": draw_passages(),
+}
+FACTS = {
+    **{name: {"mean_low": 0} for name in ("0 of 1", "0 of 39", "0 of 50")},
+    **{name: {"mean_high": 1} for name in ("39 of 39", "50 of 50")},
+    **{f"repeats that always agree, {n} times": {"effective_samples": 12.0} for n in (1, 4)},
+    "repeats that are always right": {"effective_samples": 7.0},
+    "one prompt that is half right": {"mean": 0.5, "standard_error": None, "mean_low": None, "mean_high": None},
+    "prompts that are all half right": {"standard_error": 0.0, "effective_samples": 6.0},
+    "1 of 1": {"mean_high": 1, "prompts": 1, "standard_error": None, "effective_samples": 1.0},
+}
+"""Columns of some cases, by name."""
+
+
+def test_accuracy_of_every_case(store):
+    """Each case is a scorer of one run: measuring takes longer to plan than to compute."""
+    from statsmodels.stats.proportion import proportion_confint
+
+    spec = json.dumps({"prompts": {"columns": {"cluster": "passage"}}})
+    store.given("runs", {"spec_json": spec})
+    store.given("scorers", {"scorer": "without scores"})
+    known = {}
+    for name, (prompts, passages) in CASES.items():
+        given_values(store, *prompts, scorer=name, name=name)
+        cells = [{"passage": None if one is None else f"{name} {one}"} for one in passages]
+        rows = ({"prompt_id": f"{name}{i}", "metadata_json": json.dumps(cell)} for i, cell in enumerate(cells))
+        store.given("prompts", *rows)
+        keys = [f"alone {i}" if one is None else str(one) for i, one in enumerate(passages)] or range(len(prompts))
+        known[name] = expect(prompts, keys)
+        if name in SHARES:
+            low, high = proportion_confint(*SHARES[name], method="wilson")
+            assert (known[name]["mean_low"], known[name]["mean_high"]) == (pytest.approx(low), pytest.approx(high))
+    rows = {row["scorer"]: row for row in store.rows("accuracy")}
+    for name, columns in [*known.items(), *FACTS.items()]:
+        found = {column: rows[name][column] for column in columns}
+        assert found == {column: value and pytest.approx(value) for column, value in columns.items()}, name
+    compared = {row["scorer"]: row["candidate_mean"] for row in store.read("from compare_runs('run', 'run')")}
+    assert compared == pytest.approx({name: columns["mean"] for name, columns in known.items()})
+    values = store.values()
+    for name, ends in ((name, ("mean", "mean_low", "mean_high")) for name in known if "repeats, seed" in name):
+        first = values[f"pass@1 of {name}"]
+        assert [first[end] for end in ("value", "low", "high")] == pytest.approx([known[name][end] for end in ends])
+    counts = {"samples": 0, "right_samples": 0, "prompts": 0}
+    undefined = dict.fromkeys(("mean", "standard_error", "effective_samples", "mean_low", "mean_high"))
+    assert {column: rows["without scores"][column] for column in counts | undefined} == counts | undefined
 
 
 def test_each_scorer_has_a_row_and_the_first_is_the_summary(store):
@@ -97,100 +170,10 @@ def test_accuracy_is_given_with_and_without_errors(store):
     store.expect("accuracy", {"mean": 0.0, "mean_without_errors": None})
 
 
-def test_intervals_end_exactly_at_zero_and_one(store):
+def test_intervals_end_exactly_at_zero_and_one():
     for n in range(2, 1_000):
         for mean in (0.0, 1.0):
             assert bound_share(mean, 0.0, n, n, n, 0.0)[int(mean)] == mean, n
-    for n in (1, 39):
-        given_values(store, *[[0]] * n, run_id=f"{n} wrong")
-        given_values(store, *[[1]] * n, run_id=f"{n} right")
-    found = store.rows("accuracy", "mean", "mean_low", "mean_high", run_id=None)
-    assert sorted((row["mean"], row["mean_high" if row["mean"] else "mean_low"]) for row in found) == [
-        (0.0, 0.0), (0.0, 0.0), (1.0, 1.0), (1.0, 1.0),
-    ]  # fmt: skip
-
-
-def test_one_prompt_has_no_standard_error(store):
-    given_values(store, [1])
-    low, high = wilson(1.0, 1)
-    store.expect(
-        "accuracy",
-        {"prompts": 1, "standard_error": None, "effective_samples": 1.0, "mean_low": low, "mean_high": high},
-    )
-
-
-def test_one_prompt_with_other_scores_than_0_and_1_has_no_interval(store):
-    given_values(store, [0.25, 0.75])
-    store.expect(
-        "accuracy",
-        {"mean": 0.5, "standard_error": None, "mean_low": None, "mean_high": None},
-    )
-
-
-def test_repeats_that_always_agree_add_nothing(store):
-    given_values(store, *[[1]] * 7, *[[0]] * 5, run_id="once")
-    given_values(store, *[[1] * 4] * 7, *[[0] * 4] * 5, run_id="four times")
-    once, four_times = store.row("accuracy", run_id="once"), store.row("accuracy", run_id="four times")
-    assert four_times["samples"] == 4 * once["samples"]
-    for column in ("mean", "standard_error", "effective_samples", "mean_low", "mean_high"):
-        assert four_times[column] == pytest.approx(once[column]), column
-    assert (once["mean_low"], once["mean_high"]) == pytest.approx(wilson(7 / 12, 12))
-
-
-def test_repeats_that_are_always_right_are_worth_a_sample_per_prompt(store):
-    given_values(store, *[[1] * 4] * 7)
-    low, high = wilson(1.0, 7)
-    store.expect("accuracy", {"effective_samples": 7.0, "mean_low": near(low), "mean_high": near(high)})
-
-
-def test_prompts_that_are_all_half_right_have_no_error(store):
-    given_values(store, *[[1, 0]] * 6)
-    low, high = partial_interval([0.5] * 6)
-    bounds = {"mean_low": near(low), "mean_high": near(high)}
-    store.expect("accuracy", {"standard_error": 0.0, "effective_samples": 6.0, **bounds})
-
-
-def test_accuracy_counts_a_prompt_once_whatever_its_repeats(store):
-    """As comparisons and pass@1 do. Hard prompts are asked more often; runs of one database, for speed."""
-    expected = []
-    for seed in SEEDS:
-        random = np.random.default_rng(seed)
-        chances = random.beta(1.4, 0.6, size=40)
-        prompts = [(random.random(20 if chance < 0.5 else 2) < chance).astype(float) for chance in chances]
-        given_values(store, *prompts, run_id=f"seed {seed}")
-        means = np.array([values.mean() for values in prompts])
-        low, high = partial_interval(means)
-        found = {"mean": means.mean(), "standard_error": means.std(ddof=1) / 40**0.5}
-        found |= {"mean_low": near(low), "mean_high": near(high)}
-        counts = {"samples": sum(map(len, prompts)), "prompts": 40, "effective_samples": 40.0}
-        expected.append(
-            {"run_id": f"seed {seed}", **counts, **found, "score_sum": float(np.concatenate(prompts).sum())}
-        )
-        (row,) = store.read(f"from compare_runs('seed {seed}', 'seed {seed}')")
-        assert row["candidate_mean"] == pytest.approx(found["mean"])
-        first = store.values(f"seed {seed}")["pass@1 of exact_match"]
-        assert (first["value"], first["low"], first["high"]) == (pytest.approx(means.mean()), near(low), near(high))
-    store.expect("accuracy", *expected, run_id=None)
-
-
-def test_accuracy_clusters_by_the_named_metadata_column(store):
-    """Twenty passages of one to six questions; questions without a passage are clusters of their own."""
-    dice = np.random.default_rng(0)
-    passages = [(dice.random(dice.integers(1, 7)) < chance).astype(float) for chance in dice.beta(1, 1, size=20)]
-    alone = [np.array([value]) for value in (0.0, 1.0, 1.0)]
-    values = np.concatenate([*passages, *alone])
-    given_values(store, *([value] for value in values))
-    store.connection.execute("""update runs set spec_json = '{"prompts": {"columns": {"cluster": "passage"}}}'""")
-    named = [{"passage": number} for number, passage in enumerate(passages) for _ in passage]
-    store.given("prompts", *(
-        {"run_id": "run", "prompt_id": f"p{i}", "metadata_json": json.dumps(metadata)}
-        for i, metadata in enumerate([*named, {"passage": None}, {}])
-    ))  # fmt: skip
-    row = store.row("accuracy")
-    assert (row["samples"], row["prompts"]) == (len(values), len(values))
-    assert row["standard_error"] == pytest.approx(clustered_error([*passages, *alone]))
-    low, high = wilson(row["mean"], row["effective_samples"], len(values), count_effective([*passages, *alone]))
-    assert (row["mean_low"], row["mean_high"]) == (near(low), near(high))
 
 
 def test_accuracy_counts_a_prompt_in_two_clusters_once(store):
@@ -206,40 +189,3 @@ def test_accuracy_counts_a_prompt_in_two_clusters_once(store):
     found = {row["metric"]: (row["value"], row["n"]) for row in store.rows("metric_values", run_id="run")}
     expected = {"accuracy": (2 / 3, 3), "accuracy_without_errors": (1, 2), "scored_prompts": (2, 3)}
     assert {name: found[name] for name in expected} == expected
-
-
-def test_scores_between_0_and_1_have_the_interval_that_scipy_gives(store):
-    """Clusters of one to four samples; 40 equal scores have a width, too."""
-    for clusters in (2, 3, 8, 11, 12, 40):
-        random = np.random.default_rng(clusters)
-        prompts = [random.normal(0.8, 0.1, random.integers(1, 5)).clip(0.01, 1) for _ in range(clusters)]
-        values, effective = np.concatenate(prompts), count_effective(prompts)
-        given_values(store, *([value] for value in values), run_id=str(clusters))
-        store.connection.execute("""update runs set spec_json = '{"prompts": {"columns": {"cluster": "passage"}}}'""")
-        passages = np.repeat(range(clusters), [len(one) for one in prompts])
-        store.given("prompts", *(
-            {"run_id": str(clusters), "prompt_id": f"p{i}", "metadata_json": json.dumps({"passage": int(passage)})}
-            for i, passage in enumerate(passages)
-        ))  # fmt: skip
-        error = clustered_error(prompts)
-        low, high = bound_share(values.mean(), values.var(), len(values), clusters, effective, error)
-        row = store.row("accuracy", run_id=str(clusters))
-        assert row["standard_error"] == pytest.approx(error)
-        if effective >= 2:
-            known = pytest.approx((low, high), rel=1e-5 if effective > 11 else 3e-2)
-            assert (row["mean_low"], row["mean_high"]) == known
-        else:
-            assert row["mean_low"] is None and math.isnan(low)
-    given_values(store, *[[0.5]] * 40, run_id="equal")
-    assert store.row("accuracy", run_id="equal")["mean_low"] == pytest.approx(0.475, abs=1e-3)
-
-
-def test_wilson_against_statsmodels(store):
-    from statsmodels.stats.proportion import proportion_confint
-
-    expected = []
-    for right, n in ((0, 1), (1, 1), (0, 50), (50, 50), (3, 17), (871, 1000)):
-        given_values(store, *([[1]] * right + [[0]] * (n - right)), run_id=f"{right} of {n}")
-        low, high = proportion_confint(right, n, method="wilson")
-        expected.append({"run_id": f"{right} of {n}", "mean": right / n, "mean_low": low, "mean_high": high})
-    store.expect("accuracy", *expected, run_id=None)

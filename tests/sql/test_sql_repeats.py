@@ -37,14 +37,17 @@ def test_runs_without_repeats_have_neither(store):
     assert rows(store, "pass@") == rows(store, "majority_vote") == []
 
 
-@pytest.mark.parametrize("most", [2, 7, 300])
-def test_pass_at_k_against_exact_fractions(store, most):
-    random = np.random.default_rng(most)
-    prompts = [(random.random(most) < chance).astype(float) for chance in (*random.random(8), 0, 1)]
-    given_values(store, *prompts)
-    found = {row["k"]: row for row in rows(store, "pass@")}
-    assert {1, 2, most} <= found.keys()
-    for k, row in found.items():
+def test_pass_at_k_against_exact_fractions(store):
+    samples = {}
+    for most in (2, 7, 300):
+        random = np.random.default_rng(most)
+        prompts = [(random.random(most) < chance).astype(float) for chance in (*random.random(8), 0, 1)]
+        samples[str(most)] = most, prompts
+        given_values(store, *prompts, scorer=str(most))
+    found = {(row["scorer"], row["k"]): row for row in rows(store, "pass@")}
+    assert {(name, k) for name, (most, _) in samples.items() for k in (1, 2, most)} <= found.keys()
+    for (name, k), row in found.items():
+        most, prompts = samples[name]
         chances = [float(1 - Fraction(comb(most - int(values.sum()), k), comb(most, k))) for values in prompts]
         assert row["prompts"] == 10
         assert row["mean"] == pytest.approx(mean(chances), abs=1e-11)
@@ -116,36 +119,31 @@ def test_pass_at_k_of_prompts_that_all_fail_has_an_upper_end(store):
         assert row["mean_high"] == pytest.approx(wilson(0, 10)[1])
 
 
-def given_votes(store, *prompts):
-    """Each prompt is a list of (extracted, value), one per repeat."""
-    store.given("runs", {"run_id": "run"})
-    store.given("scorers", {"run_id": "run"})
-    rows = [
-        {"prompt_id": f"p{i}", "repeat_index": j, "extracted": extracted, "value": float(value)}
-        for i, votes in enumerate(prompts)
-        for j, (extracted, value) in enumerate(votes)
-    ]
-    store.given("scores", *rows)
+VOTES = [
+    ([("4", 1), ("5", 0), ("4", 1)], 1.0),
+    ([("5", 0), ("4", 1), ("5", 0)], 0.0),
+    ([("5", 0), ("4", 1)], 0.0),  # a tie goes to the earliest
+    ([("4", 1), ("5", 0)], 1.0),
+    ([("5", 0), ("4", 1), ("4", 1), ("5", 0)], 0.0),
+    ([(None, 0), (None, 0), ("4", 1)], 1.0),  # who has no answer abstains
+    ([(None, 0), (None, 0)], 0.0),
+    ([("", 0), ("", 0), ("4", 1)], 0.0),  # an empty answer is one
+    ([("half", 0.5), ("half", 0.5), ("all", 1)], 0.5),
+]
 
 
-@pytest.mark.parametrize(
-    ("votes", "value"),
-    [
-        ([("4", 1), ("5", 0), ("4", 1)], 1.0),
-        ([("5", 0), ("4", 1), ("5", 0)], 0.0),
-        ([("5", 0), ("4", 1)], 0.0),  # a tie goes to the earliest
-        ([("4", 1), ("5", 0)], 1.0),
-        ([("5", 0), ("4", 1), ("4", 1), ("5", 0)], 0.0),
-        ([(None, 0), (None, 0), ("4", 1)], 1.0),  # who has no answer abstains
-        ([(None, 0), (None, 0)], 0.0),
-        ([("", 0), ("", 0), ("4", 1)], 0.0),  # an empty answer is one
-        ([("half", 0.5), ("half", 0.5), ("all", 1)], 0.5),
-    ],
-)
-def test_the_majority_of_a_prompt(store, votes, value):
-    given_votes(store, votes)
-    (row,) = rows(store, "majority_vote")
-    assert (row["prompts"], row["mean"], row["standard_error"]) == (1, value, None)
+def test_the_majority_of_a_prompt(store):
+    """Each case is a scorer of one run."""
+    store.given("runs", {})
+    for case, (votes, _) in enumerate(VOTES):
+        store.given("scorers", {"scorer": f"case {case}"})
+        columns = "scorer repeat_index extracted value"
+        cells = ((f"case {case}", place, extracted, float(value)) for place, (extracted, value) in enumerate(votes))
+        store.given("scores", *as_rows(columns, *cells))
+    found = {
+        row["scorer"]: (row["prompts"], row["mean"], row["standard_error"]) for row in rows(store, "majority_vote")
+    }
+    assert found == {f"case {case}": (1, value, None) for case, (_, value) in enumerate(VOTES)}
 
 
 def test_majority_vote_leaves_out_scorers_that_extract_the_whole_text(store):
