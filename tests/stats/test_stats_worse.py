@@ -89,6 +89,13 @@ def test_gates_fail_few_drops_at_a_wide_limit_at_the_level_of_a_night():
     assert (chance * fails).sum() <= 1.5 * level / 2
 
 
+@pytest.mark.parametrize(("better", "worse"), [(5_000, 5_000), (4_700, 5_300), (0, 3_000), (9_000, 200)])
+def test_find_p_is_mcnemars_mid_p_of_thousands_of_pairs_that_differ(better, worse):
+    chance, k = binom(better + worse, 0.5), min(better, worse)
+    known = pytest.approx(2 * chance.cdf(k) - chance.pmf(k), rel=1e-7, abs=1e-300)
+    assert row_of(better + worse, worse, better)["p_value"] == known
+
+
 def test_judge_scores_leaves_a_drop_open_that_is_worse_but_not_shown_beyond_the_limit():
     check = judge(1000, 40, 10, 0.02)
     said = "worse than the baseline by more than chance, not shown beyond the limit, nor within it"
