@@ -21,43 +21,31 @@ ALL = dict.fromkeys(HEADLINES, 0.01)
 DEFAULTS = {str(metric): limit for metric, limit in GateSpec().max_slowdown.items()}
 
 
-def given_values(store, **sides):
-    """Values by metric for each side, in a table in place of run_metric; the ids of each side's runs."""
-    give_run_metric(
-        store.connection,
-        *(
-            {
-                "run_id": f"{side}{i:02}", "metric": metric, "value": float(value), "unit": "s",
-                "higher_is_better": not metric.endswith("_s") or "per_s" in metric,
-            }
-            for side, metrics in sides.items()
-            for metric, values in metrics.items()
-            for i, value in enumerate(values)
-        ),
-    )  # fmt: skip
-    return [
-        sorted({f"{side}{i:02}" for values in metrics.values() for i in range(len(values))})
-        for side, metrics in sides.items()
-    ]
+def rows_of(metric, values, *, is_candidate):
+    better = not metric.endswith("_s") or "per_s" in metric
+    known = {"metric": metric, "unit": "s", "higher_is_better": better, "is_candidate": is_candidate}
+    return [{**known, "value": float(value)} for value in values]
 
 
-def compare(store, new, old, limits=None, nights=1):
-    return compare_speed(store.connection, new, old, DEFAULTS if limits is None else limits, nights)
+def compare(new, old, limits=None, nights=1):
+    """Compare the values of two sides, by metric, that ran one after the other."""
+    sides = ((metric, values, side is new) for side in (new, old) for metric, values in side.items())
+    rows = [row for metric, values, is_new in sides for row in rows_of(metric, values, is_candidate=is_new)]
+    return compare_repeats(rows, DEFAULTS if limits is None else limits, nights=nights)
 
 
 def in_turn(new, old):
     """Rows of two sides that ran as B A A B …, as a benchmark does."""
     sides = [side for i in range(len(new)) for side in ((False, True) if i % 2 == 0 else (True, False))]
-    left = {True: iter(new), False: iter(old)}
-    known = {"metric": "x", "unit": "s", "higher_is_better": False}
-    return [{**known, "is_candidate": side, "value": float(next(left[side]))} for side in sides]
+    left = {side: iter(rows_of("x_s", values, is_candidate=side)) for side, values in ((True, new), (False, old))}
+    return [next(left[side]) for side in sides]
 
 
 @pytest.mark.parametrize(("n", "m"), [(3, 3), (5, 8), (12, 11)])
-def test_the_test_is_scipys_of_logarithms(store, n, m):
+def test_the_test_is_scipys_of_logarithms(n, m):
     dice = np.random.default_rng(10 * n + m)
     new, old = np.exp(dice.normal(0.02, 0.05, n)), np.exp(dice.normal(0, 0.05, m))
-    row = compare(store, *given_values(store, a={"x": new}, b={"x": old}), {"x": 0.01})["x"]
+    row = compare({"x": new}, {"x": old}, {"x": 0.01})["x"]
     tested = scipy.stats.ttest_ind(np.log(new), np.log(old))
     moved = np.log(new).mean() - np.log(old).mean()
     assert row.difference == pytest.approx(np.expm1(moved))
@@ -77,21 +65,21 @@ def test_compare_repeats_compares_neighbors_of_five_repeats_in_turn(repeats):
     drift = np.linspace(0, 0.3, 2 * repeats) + dice.normal(0, 0.005, 2 * repeats)
     place = np.arange(repeats) * 2
     old, new = (np.exp(drift[place + (place // 2 % 2 == turn)]) for turn in (1, 0))
-    row = compare_repeats(in_turn(new * 1.08, old), {"x": 0.02})["x"]
+    row = compare_repeats(in_turn(new * 1.08, old), {"x_s": 0.02})["x_s"]
     test = scipy.stats.ttest_rel if repeats >= 5 else scipy.stats.ttest_ind
     assert row.p_value == pytest.approx(test(np.log(new * 1.08), np.log(old)).pvalue)
     assert row.name_change() == ("worse" if repeats >= 5 else "unclear")
     if repeats >= 5:
         one_after_the_other = sorted(in_turn(new * 1.08, old), key=lambda one: one["is_candidate"])
-        assert compare_repeats(one_after_the_other, {"x": 0.02})["x"].name_change() == "unclear"
+        assert compare_repeats(one_after_the_other, {"x_s": 0.02})["x_s"].name_change() == "unclear"
 
 
-def test_fewer_than_three_are_not_judged(store):
-    new, old = given_values(store, a={"x": [11, 12]}, b={"x": [1, 2, 3, 4, 5, 6]})
-    row = compare(store, new, old)["x"]
+def test_fewer_than_three_are_not_judged():
+    new, old = {"x": [11, 12]}, {"x": [1, 2, 3, 4, 5, 6]}
+    row = compare(new, old)["x"]
     assert (row.p_value, row.low, row.name_change()) == (None, None, "too_few")
     assert row.difference == pytest.approx(np.sqrt(132) / 720 ** (1 / 6) - 1)
-    assert compare(store, new, []) == {}
+    assert compare(new, {}) == {}
 
 
 @pytest.mark.parametrize(
@@ -103,40 +91,34 @@ def test_fewer_than_three_are_not_judged(store):
         ([0.1] * 5, [0] * 5, None, None, "unclear"),
     ],
 )
-def test_compare_repeats_judges_equal_values_and_zeros(store, new, old, difference, p_value, verdict):
-    row = compare(store, *given_values(store, a={"x_s": new}, b={"x_s": old}))["x_s"]
+def test_compare_repeats_judges_equal_values_and_zeros(new, old, difference, p_value, verdict):
+    row = compare({"x_s": new}, {"x_s": old})["x_s"]
     assert (row.difference, row.p_value, row.name_change()) == (
         difference and pytest.approx(difference), p_value, verdict,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(0.9, "worse"), (1.1, "better"), (0.995, "same"), (1.0, "same")])
-def test_verdicts_of_throughput_and_latency_look_opposite_ways(store, factor, verdict):
+def test_verdicts_of_throughput_and_latency_look_opposite_ways(factor, verdict):
     base = np.array([100.0, 100.1, 100.2, 100.3, 100.4])
-    new, old = given_values(
-        store,
-        a={"output_tokens_per_s": base * factor, "e2e_p95_s": base / factor},
-        b={"output_tokens_per_s": base, "e2e_p95_s": base},
-    )
-    found = compare(store, new, old, {"output_tokens_per_s": 0.02, "e2e_p95_s": 0.02})
+    new = {"output_tokens_per_s": base * factor, "e2e_p95_s": base / factor}
+    found = compare(new, dict.fromkeys(new, base), dict.fromkeys(new, 0.02))
     assert {row.name_change() for row in found.values()} == {verdict}
     assert found["e2e_p95_s"].difference == pytest.approx(1 / factor - 1) and found["e2e_p95_s"].limit == 0.02
 
 
-def test_compare_repeats_is_unclear_when_a_large_shift_may_be_chance(store):
-    new, old = given_values(store, a={"x": [80, 120, 90, 110, 100]}, b={"x": [85, 125, 115, 130, 105]})
-    row = compare(store, new, old)["x"]
+def test_compare_repeats_is_unclear_when_a_large_shift_may_be_chance():
+    row = compare({"x": [80, 120, 90, 110, 100]}, {"x": [85, 125, 115, 130, 105]})["x"]
     assert abs(row.difference) > row.limit and row.name_change() == "unclear"
 
 
-def test_the_family_is_adjusted_as_holm_says(store):
+def test_the_family_is_adjusted_as_holm_says():
     from statsmodels.stats.multitest import multipletests
 
     dice = np.random.default_rng(5)
     new = {name: dice.normal(100 + 2 * i, 2, 6) for i, name in enumerate([*HEADLINES, "other"])}
     old = {name: dice.normal(100, 2, 6) for name in new}
-    sides = given_values(store, a=new, b=old)
-    found, alone = compare(store, *sides, ALL), compare(store, *sides, {})
+    found, alone = compare(new, old, ALL), compare(new, old, {})
     expected = multipletests([alone[name].p_value for name in HEADLINES], method="holm")[1]
     assert [found[name].p_value for name in HEADLINES] == pytest.approx(list(expected))
     assert found["other"] == alone["other"]
@@ -309,11 +291,10 @@ def test_configurations_are_compared_over_their_repeats(store):
         given_night(store, f"b{i:02}", i, "slow")
     given_night(store, "a99", -1, "fast", machine="another")
     given_night(store, "b99", 9, "slow", state="failed")
-    given_values(store, a={"x": [11, 12, 13, 14, 15]}, b={"x": [1, 2, 3, 4, 5]})
-    store.connection.execute(
-        "insert into run_metric by name "
-        "select * replace (run_id[1] || '99' as run_id) from run_metric where run_id like '_00'"
-    )
+    values = {f"{side}{i:02}": first + i for side, first in (("a", 11), ("b", 1)) for i in range(5)}
+    values |= {"a99": values["a00"], "b99": values["b00"]}
+    given = ({"run_id": run, "metric": "x", "value": float(value)} for run, value in values.items())
+    give_run_metric(store.connection, *given)
     (row,) = store.read("from compare_configs('fast', 'slow')")
     assert (row["candidate_repeats"], row["baseline_repeats"], row["candidate_median"]) == (5, 5, 13)
     assert (row["baseline_lowest"], row["baseline_highest"], row["relative_shift"]) == (1, 5, pytest.approx(10 / 3))
@@ -327,7 +308,8 @@ def test_compare_speed_counts_the_spread_between_sessions(store):
         given_night(store, f"a{i:02}", day, config)
     new, old = [f"a{i:02}" for i in range(15, 20)], [f"a{i:02}" for i in range(10, 15)]
     values = [days[min(6, i // 2) if i < 15 else 5] * (1 + i / 1000) for i in range(20)]
-    given_values(store, a={"x": values})
+    given = ({"run_id": f"a{i:02}", "metric": "x", "value": value} for i, value in enumerate(values))
+    give_run_metric(store.connection, *given)
     found, single = (compare_speed(store.connection, new, old, {"x": 0.1}, is_apart=one)["x"] for one in (True, False))
     by_day = [np.mean(np.log(values[2 * day : 2 * day + 2 if day < 6 else 15])) for day in range(7)]
     error = np.std(by_day, ddof=1) * np.sqrt(1 + 1 / 2)
@@ -341,11 +323,11 @@ def test_compare_speed_counts_the_spread_between_sessions(store):
     assert (found.low, found.high) == pytest.approx((np.expm1(moved - half), np.expm1(moved + half)))
 
 
-def test_compare_repeats_counts_similar_nights_for_fewer(store):
+def test_compare_repeats_counts_similar_nights_for_fewer():
     dice = np.random.default_rng(3)
     new, old = (level + dice.normal(0, 0.01, nights).cumsum() for level, nights in ((0.06, 8), (0, 10)))
-    sides = given_values(store, a={"tpot_p50_s": np.exp(new)}, b={"tpot_p50_s": np.exp(old)})
-    single, nightly = (compare(store, *sides, nights=nights)["tpot_p50_s"] for nights in (1, 60))
+    sides = [{"tpot_p50_s": np.exp(side)} for side in (new, old)]
+    single, nightly = (compare(*sides, nights=nights)["tpot_p50_s"] for nights in (1, 60))
     splits = [(old, new[:split], new[split:]) for split in range(2, 7)]
     rests = min(([one - one.mean() for one in sides] for sides in splits), key=lambda rests: sum(x @ x for x in rests))
     power = sum(rest @ rest for rest in rests)
@@ -358,14 +340,13 @@ def test_compare_repeats_counts_similar_nights_for_fewer(store):
     assert nightly.difference == single.difference and single.correlation is None
     half = scipy.stats.t.ppf(0.975, 13) * error
     assert (nightly.low, nightly.high) == pytest.approx((np.expm1(moved - half), np.expm1(moved + half)))
-    few = compare(store, *(one[:4] for one in sides), nights=60)["tpot_p50_s"]
+    few = compare(*({"tpot_p50_s": one["tpot_p50_s"][:4]} for one in sides), nights=60)["tpot_p50_s"]
     assert (few.name_change(), few.p_value) == ("too_few", None)
 
 
 @pytest.mark.parametrize(("nights", "verdict"), [(1, "worse"), (10, "worse"), (60, "unclear")])
-def test_compare_repeats_needs_the_evidence_of_the_period_of_nights(store, nights, verdict):
+def test_compare_repeats_needs_the_evidence_of_the_period_of_nights(nights, verdict):
     old = [100, 101, 99, 102, 98, 101, 99]
     new = [value + 4.2 for value in old]
-    sides = given_values(store, a={"tpot_p50_s": new}, b={"tpot_p50_s": old})
-    row = compare(store, *sides, {"tpot_p50_s": 0.01}, nights)["tpot_p50_s"]
+    row = compare({"tpot_p50_s": new}, {"tpot_p50_s": old}, {"tpot_p50_s": 0.01}, nights)["tpot_p50_s"]
     assert row.name_change(find_level(nights)) == verdict
