@@ -257,18 +257,22 @@ _ROWS = {
         where requests.run_id = samples.run_id and requests.request_id = samples.request_id
     )}""",
     "loglikelihood": "{'options': options, 'option_logprobs': option_logprobs, 'option_tokens': option_tokens}",
-    "verdict": """{
-        'first': metadata_json ->> '$.first',
-        'other': case when metadata_json ->> '$.other.run_id' is not null then {'run_id': true} end
-    }""",
+    "verdict": """(
+        select {
+            'first': metadata_json ->> '$.first',
+            'other': case when metadata_json ->> '$.other.run_id' is not null then {'run_id': true} end
+        }
+        from prompt
+        where prompt.run_id = samples.run_id
+            and prompt.prompt_id = samples.prompt_id
+            and prompt.occurrence = samples.occurrence
+    )""",
 }
 """The `row` of the functions of some kinds."""
 _SAMPLES = """
     select run_id, prompt_id, occurrence, repeat_index, answer, {target} as target, {row} as row
-    from (select * from stg_samples where run_id in {runs} and status = 'ok') as samples
-    inner join (select run_id, prompt_id, occurrence, metadata_json from prompt where run_id in {runs}) as prompts
-        using (run_id, prompt_id, occurrence)
-    where target is not null or not $needs_target
+    from stg_samples as samples
+    where run_id in {runs} and status = 'ok' and (target is not null or not $needs_target)
 """
 
 

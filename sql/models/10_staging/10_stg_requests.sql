@@ -26,14 +26,10 @@ join_answers as (
             when answers.error_kind is not null then 'error'
             else 'ok'
         end as status
-    from raw.requests
-    left join raw.completions as answers using (run_id, request_id)
-    left join raw.prompts using (run_id, prompt_id, occurrence)
+    from internal.one_request as requests
+    left join internal.one_answer as answers using (run_id, request_id)
+    left join main.prompt using (run_id, prompt_id, occurrence)
     left join (from internal.load_stretch where has_windows) using (run_id, worker, engine_generation)
-    qualify row_number() over (
-        partition by requests.run_id, requests.request_id
-        order by error_kind is not null, finished_at_s nulls last, answers.worker, answers.engine_generation
-    ) = 1
 ),
 
 measure_requests as (
