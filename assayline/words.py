@@ -216,11 +216,6 @@ def show_range(low: str, high: str) -> str:
     return f"{found[1] if found and high.endswith(found[2]) else low} to {high}"
 
 
-def name_percentile(percentile: float) -> str:
-    """Format 0.99 as p99."""
-    return f"p{100 * percentile:g}"
-
-
 def count(number: int | float | None, noun: str, plural: str | None = None) -> str:
     """Format a number and its noun: 1 request, 2 requests."""
     many = plural or f"{noun}s"

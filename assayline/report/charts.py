@@ -71,8 +71,8 @@ def draw_points(
     return finish(layers, (26 if medians is not None or len(names) > MOST_NAMED else 34) * len(names) + 10)
 
 
-def draw_distribution(bins: Sequence[Row], percentiles: Sequence[Row]) -> Spec:
-    """Draw a histogram of one latency with its percentiles. The last bin is open-ended."""
+def draw_distribution(bins: Sequence[Row], percentiles: Mapping[str, Row]) -> Spec:
+    """Draw a histogram of one latency with p50 and p95, rows of metric_values. The last bin is open-ended."""
     unit, factor = choose_unit([row["from_s"] for row in bins])
     width_s = next((row["until_s"] - row["from_s"] for row in bins if row["until_s"] is not None), 0.0)
     bars = []
@@ -84,9 +84,9 @@ def draw_distribution(bins: Sequence[Row], percentiles: Sequence[Row]) -> Spec:
             bars.append({"from": begin, "until": end, "requests": row["requests"], "is_open": is_open, "tip": tip})
     first, last = bars[0]["from"], max(bar["until"] for bar in bars)
     lines = [
-        {"at": row["value_s"] * factor, "name": f"p{100 * row['percentile']:g}"}
-        for row in percentiles
-        if row["percentile"] in (0.5, 0.95) and row["value_s"] is not None and row["value_s"] * factor <= last
+        {"at": value * factor, "name": name}
+        for name in ("p50", "p95")
+        if (value := percentiles[name]["value"]) is not None and value * factor <= last
     ]
     axis = {"tickCount": 5, "labelOverlap": True}
     histogram = layer(

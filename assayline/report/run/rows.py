@@ -56,18 +56,10 @@ def _summarize(values: Values, accuracy: list[Row]) -> Row:
     return {**summary, **scored, "scored_samples": first.get("samples", 0)}
 
 
-def list_percentiles(values: Values, *metrics: str) -> list[Row]:
-    """List percentiles of latencies with their intervals, in seconds."""
-    found = [
-        (metric, percentile, values.get((f"{metric} {statistic}", None)))
-        for metric in metrics
-        for statistic, percentile in PERCENTILES.items()
-    ]
-    return [
-        {"metric": metric, "percentile": percentile, "value_s": row["value"], "low_s": row["low"],
-         "high_s": row["high"], "n": row["n"] or 0}
-        for metric, percentile, row in found if row
-    ]  # fmt: skip
+def list_percentiles(values: Values, *metrics: str) -> list[dict[str, Row]]:
+    """List the rows of latencies by percentile; none if no request has any of them."""
+    found = [{name: values.get((f"{metric} {name}", None), {}) for name in PERCENTILES} for metric in metrics]
+    return found if any(rows["p50"].get("n") for rows in found) else []
 
 
 def list_repeats(values: Values, wanted: str) -> list[Row]:

@@ -3,18 +3,17 @@
 from functools import partial
 
 from assayline.report.charts import HEIGHT, LOW, MARKED_EVENTS, draw_distribution, draw_timeline
-from assayline.report.document import Chart, Column, Part, Section, Table, make_section, tabulate, warn
-from assayline.report.measures import measured
+from assayline.report.document import Chart, Column, Part, Section, make_section, tabulate, warn
+from assayline.report.measures import measured, show_interval
 from assayline.report.run.rows import RunRows, list_percentiles
 from assayline.report.sweep import say_limits
 from assayline.store.database import Row
+from assayline.store.measure import PERCENTILES
 from assayline.words import (
     count,
     name_metric,
-    name_percentile,
     show_name,
     show_number,
-    show_range,
     show_rate,
     show_seconds,
     show_share,
@@ -31,10 +30,15 @@ SLOWEST = 5
 TURNS = 50
 
 
+def _show_percentile(name: str, rows: dict[str, Row]) -> str:
+    span = show_interval(rows[name])
+    return show_seconds(rows[name]["value"]) + (f" ({span})" if span else "")
+
+
 def describe_latency(run: RunRows) -> Section | None:
     """Build the latency section: percentiles with intervals, and distributions; None without times."""
     percentiles = list_percentiles(run.values, *LATENCIES)
-    if not any(row["n"] for row in percentiles):
+    if not percentiles:
         return None
     bins = run.query("latency_histogram")
     turns = run.query("turn_latency", "turns")[:TURNS]
@@ -44,8 +48,8 @@ def describe_latency(run: RunRows) -> Section | None:
         "Time to first token includes queueing: offline, requests are sent before the engine has room for them. "
         "The 95% intervals allow for requests that wait for each other, and are missing if too few are independent; "
         "they cover this run's requests, not variation between runs.",
-        tabulate_percentiles("Latency percentiles", percentiles),
-        (_draw(metric, bins, percentiles) for metric in LATENCIES),
+        tabulate("Latency percentiles", PERCENTILE_COLUMNS, percentiles),
+        (_draw(rows, bins) for rows in percentiles),
         "Conversations were sent turn by turn: each prompt starts with the earlier turns and the model's "
         "answers to them, which the prefix cache may still hold."
         if turns
@@ -55,37 +59,25 @@ def describe_latency(run: RunRows) -> Section | None:
     )
 
 
-def tabulate_percentiles(caption: str, percentiles: list[Row]) -> Table:
-    """Tabulate one line per latency, and its percentiles with their 95% intervals."""
-    by_metric: dict[str, list[Row]] = {}
-    for row in percentiles:
-        by_metric.setdefault(row["metric"], []).append(row)
-    names = enumerate(name_percentile(row["percentile"]) for row in next(iter(by_metric.values()), []))
-    columns = (Column(name, partial(_show_percentile, place), show_number) for place, name in names)
-    n = Column("n", lambda rows: rows[0]["n"], show_value)
-    return tabulate(
-        caption, (Column("latency", lambda rows: name_metric(rows[0]["metric"])), *columns, n), by_metric.values()
-    )
+PERCENTILE_COLUMNS = (
+    Column("latency", lambda rows: name_metric(rows["p50"]["metric"])),
+    *(Column(name, partial(_show_percentile, name), show_number) for name in PERCENTILES),
+    Column("n", lambda rows: rows["p50"]["n"] or 0, show_value),
+)
 
 
-def _show_percentile(place: int, rows: list[Row]) -> str:
-    row = rows[place]
-    span = show_range(show_seconds(row["low_s"]), show_seconds(row["high_s"]))
-    return show_seconds(row["value_s"]) + (f" ({span})" if span else "")
-
-
-def _draw(metric: str, bins: list[Row], percentiles: list[Row]) -> Part:
+def _draw(percentiles: dict[str, Row], bins: list[Row]) -> Part:
     """Draw the distribution of a latency."""
+    metric = percentiles["p50"]["metric"]
     name, of_metric = name_metric(metric), [row for row in bins if row["metric"] == metric]
     if not of_metric:
         return f"{name} is not defined for any request of this run."
-    shown = {row["percentile"]: row for row in percentiles if row["metric"] == metric}
+    p50, p99 = (show_seconds(percentiles[end]["value"]) for end in ("p50", "p99"))
     described = (
-        f"{name}, the {LATENCIES[metric]}, of {count(shown[0.5]['n'], 'request')}: p50 "
-        f"{show_seconds(shown[0.5]['value_s'])}, p99 {show_seconds(shown[0.99]['value_s'])}. The pale last bar holds "
-        "all longer values."
+        f"{name}, the {LATENCIES[metric]}, of {count(percentiles['p50']['n'], 'request')}: p50 {p50}, p99 {p99}. The "
+        "pale last bar holds all longer values."
     )
-    return Chart(name, described, draw_distribution(of_metric, [*shown.values()]), is_small=True)
+    return Chart(name, described, draw_distribution(of_metric, percentiles), is_small=True)
 
 
 def describe_time(run: RunRows) -> Section | None:
@@ -207,20 +199,19 @@ def describe_load(run: RunRows) -> Section | None:
     slos = run.read(
         "select slo, metric, limit_s from slos where run_id = ? order by slo, metric <> 'ttft_s', metric <> 'tpot_s'"
     )
-    gaps = [row for row in list_percentiles(run.values, "itl_s") if row["n"]]
     return make_section(
         "load",
         "Load",
         _say_pattern(load),
         _say_end(ends, run.summary),
         _say_windows(load, run.summary),
-        None if run.value("send_lag_s", "p99") is None else judge_generator(_read_lag(run), clients),
+        judge_generator(run, clients),
         judge_clients(clients),
         None if load["arrival"] in ("concurrency", "all_at_once") else _judge_engine(run),
         judge_throughput(run.summary),
         say_limits(slos) if slos else None,
         tabulate("Goodput", GOODPUT, (_read_goodput(run, slo) for slo in dict.fromkeys(row["slo"] for row in slos))),
-        tabulate_percentiles("Inter-token latency", gaps),
+        tabulate("Inter-token latency", PERCENTILE_COLUMNS, list_percentiles(run.values, "itl_s")),
     )
 
 
@@ -231,17 +222,6 @@ def _read_goodput(run: RunRows, slo: str) -> Row:
         "requests": run.values["good_share mean", slo]["n"],
         "good_requests": run.value("good_requests", "total", slo),
         **{name: run.value(name, "mean", slo) for name in names},
-    }
-
-
-def _read_lag(run: RunRows) -> Row:
-    return {
-        "p99_s": run.value("send_lag_s", "p99"),
-        "max_s": run.value("send_lag_s", "max"),
-        "tolerance_s": run.value("send_lag_tolerance_s", "max"),
-        "late_share": run.value("late_share", "mean"),
-        "kept_up": run.value("kept_up", "mean"),
-        **{f"due_ttft_{end}_s": run.value("due_ttft_s", end) for end in ("p50", "p99")},
     }
 
 
@@ -281,19 +261,21 @@ def _say_windows(load: Row, summary: Row) -> str:
     return f"Requests sent in {' and '.join(windows)} are stored but excluded from latency and throughput."
 
 
-def judge_generator(lag: Row, clients: list[Row]) -> Part:
+def judge_generator(run: RunRows, clients: list[Row]) -> Part:
     """Warn if requests were sent late: less load lowers latencies, and a client that also reads late raises them."""
-    late = f"99% of the requests were sent within {show_seconds(lag['p99_s'])} of their due time"
-    if lag["kept_up"] in (None, True):
-        return f"{late}, all within {show_seconds(lag['max_s'])}."
+    if (lag_s := run.value("send_lag_s", "p99")) is None:
+        return None
+    late = f"99% of the requests were sent within {show_seconds(lag_s)} of their due time"
+    if run.value("kept_up", "mean") in (None, True):
+        return f"{late}, all within {show_seconds(run.value('send_lag_s', 'max'))}."
+    ttfts = (show_seconds(run.value("due_ttft_s", end)) for end in ("p50", "p99"))
     effect = "so the latencies below are too low."
     if not all(row["is_healthy"] for row in clients):
         effect = "and the client read events late, so the latencies below are the client's, and can be far too high."
     return warn(
-        f"The load generator fell behind: {late}, and {show_share(lag['late_share'])} were more than "
-        f"{show_seconds(lag['tolerance_s'])} late. The engine received less load than specified, {effect} Measured "
-        "from the due time, TTFT is p50 "
-        f"{show_seconds(lag['due_ttft_p50_s'])} and p99 {show_seconds(lag['due_ttft_p99_s'])}."
+        f"The load generator fell behind: {late}, and {show_share(run.value('late_share', 'mean'))} were more than "
+        f"{show_seconds(run.value('send_lag_tolerance_s', 'max'))} late. The engine received less load than "
+        f"specified, {effect} Measured from the due time, TTFT is p50 {' and p99 '.join(ttfts)}."
     )
 
 
