@@ -35,7 +35,7 @@ class Measured:
     config_id: str
     repeats: int
     metrics: dict[str, dict[str, Any]]
-    """Median and range over its repeats, by metric."""
+    """Values of its repeats, with median and range, by metric."""
     comparisons: dict[str, Comparison] = field(default_factory=dict)
     """Of other metrics than its best, or with the baseline."""
     references: dict[str, str] = field(default_factory=dict)

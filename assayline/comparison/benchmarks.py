@@ -58,7 +58,7 @@ def read_noise_floors(connection: Connection, candidate: str, baseline: str) -> 
 
 
 def read_benchmark(connection: Connection, benchmark_id: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """Read the median and range of each metric over the repeats of a benchmark, by config_id and metric."""
+    """Read the repeats of each metric of a benchmark: values, median and range, by config_id and metric."""
     ensure_benchmark(connection, benchmark_id)
     rows = read_rows(connection, _MEDIANS, benchmark_id)
     return {(row["config_id"], row["metric"]): row for row in rows}
@@ -71,6 +71,7 @@ _MEDIANS = """
         any_value(unit) as unit,
         any_value(higher_is_better) as higher_is_better,
         count(value) as repeats,
+        list(value order by run_id) filter (value is not null) as "values",
         median(value) as median_value,
         min(value) as lowest_value,
         max(value) as highest_value

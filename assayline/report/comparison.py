@@ -4,8 +4,7 @@ With a single configuration, it shows the noise: how much equal runs differ.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from assayline.benchmark.frontier import count_prompts_to_decide
@@ -29,6 +28,7 @@ from assayline.words import (
     show_number,
     show_points,
     show_range,
+    show_rate,
     show_seconds,
     show_share,
     show_value,
@@ -314,8 +314,8 @@ def describe_speed(measured: Sequence[Measured]) -> Section | None:
     )
 
 
-def describe_repeats(measured: Sequence[Measured], values: Sequence[Row]) -> Section | None:
-    """Build the section on the repeats. `values` are rows of run_metric with config_id."""
+def describe_repeats(measured: Sequence[Measured]) -> Section | None:
+    """Build the section on the repeats."""
     if not measured:
         return None
     medians = (
@@ -327,14 +327,14 @@ def describe_repeats(measured: Sequence[Measured], values: Sequence[Row]) -> Sec
         "repeats",
         "Repeats",
         "Each dot is a run; the line is the median of its repeats.",
-        (_draw(metric, [row for row in values if row["metric"] == metric], measured) for metric in SHOWN),
+        (_draw(metric, _list_measured(measured, metric)) for metric in SHOWN),
         tabulate("Median and range over repeats", MEDIANS, medians, is_folded=True),
     )
 
 
 def _draw_curve(measured: Sequence[Measured]) -> Chart | None:
     """Draw latency against throughput if one numeric field is varied."""
-    found: list[tuple[float, str, dict[str, float]]] = []
+    found: dict[float, Row] = {}
     for one in measured:
         field, _, value = one.label.partition("=")
         try:
@@ -343,41 +343,54 @@ def _draw_curve(measured: Sequence[Measured]) -> Chart | None:
             return None
         medians = {metric: row["median_value"] for metric, row in one.metrics.items()}
         if field == measured[0].label.partition("=")[0] and None not in map(medians.get, CURVE):
-            found.append((place, value, medians))
+            found[place] = {**medians, "label": value, "is_marked": False}
     if len(found) < 3:
         return None
-    unit, factor = choose_unit([medians[metric] for *_, medians in found for metric in LATENCIES])
-    rows = [
-        {"x": medians[CURVE[0]], "y": medians[metric] * factor, "line": line, "label": label, "is_marked": False}
-        for _, label, medians in sorted(found)
-        for metric, line in LATENCIES.items()
-    ]
     named = show_label(measured[0].label.partition("=")[0] + "=").strip()
-    said = f"Medians over repeats; labels are values of {named}, in the order of which the line runs."
-    drawn = draw_curve(rows, ("requests per second answered", unit), lines=list(LATENCIES.values()))
-    return Chart("Latency against throughput", said, drawn)
+    said = f" Medians over repeats; labels are values of {named}, in the order of which the line runs."
+    return draw_latency("Latency against throughput", [found[place] for place in sorted(found)], LATENCIES, said=said)
+
+
+def draw_latency(
+    title: str, points: Sequence[Row], columns: Mapping[str, str], knee: Row | None = None, said: str = ""
+) -> Chart | None:
+    """Draw latencies (`columns`: line name by column) over the throughput, with the knee."""
+    shown = [point for point in points if any(point[column] is not None for column in columns)]
+    if not shown:
+        return None
+    unit, factor = choose_unit([point[column] for point in shown for column in columns if point[column] is not None])
+    rows = [
+        {"x": point["requests_per_s"], "y": point[column] * factor, "line": line, **mark(point)}
+        for point in shown
+        for column, line in columns.items()
+        if point[column] is not None
+    ]
+    titles, is_small = ("requests per second answered", unit), len(columns) == 1
+    at = knee["requests_per_s"] if knee else None
+    drawn = draw_curve(rows, titles, lines=list(columns.values()), knee=at, is_small=is_small)
+    column = next(iter(columns))
+    ordered = sorted(shown, key=lambda point: point["requests_per_s"])
+    ends = [f"{show_seconds(one[column])} at {show_rate(one['requests_per_s'], 'requests')}" for one in ordered]
+    at_knee = f", {show_seconds(knee[column])} at the knee, {knee['label']}" if knee else ""
+    what = "99th percentile" if "p99" in column else "Median"
+    return Chart(title, f"{what} {ends[0]}{at_knee}, and {ends[-1]}.{said}", drawn, is_small)
+
+
+def mark(point: Row) -> Row:
+    """Return the label of a point of a curve, and whether it has a ring."""
+    return {"label": point["label"], "is_marked": point["is_marked"]}
 
 
 CURVE = ("requests_per_s", "e2e_p50_s", "e2e_p95_s")
 LATENCIES = {metric: name_metric(metric) for metric in CURVE[1:]}
 
 
-def _draw(metric: str, rows: Sequence[Row], measured: Sequence[Measured]) -> Part:
-    if not rows:
+def _draw(metric: str, measured: Sequence[Measured]) -> Part:
+    found = {show_label(one.label): one.metrics[metric] for one in measured}
+    if not found:
         return None
-    unit, labels = rows[0]["unit"], {one.config_id: show_label(one.label) for one in measured}
-    points = [
-        {"name": label, "value": row["value"]}
-        for config_id, label in labels.items()
-        for row in rows
-        if row["config_id"] == config_id
-    ]
-    drawn = {point["name"] for point in points}
-    medians = {
-        label: one.metrics[metric]["median_value"]
-        for one in _list_measured(measured, metric)
-        if (label := labels[one.config_id]) in drawn
-    }
+    unit, medians = next(iter(found.values()))["unit"], {label: row["median_value"] for label, row in found.items()}
+    points = [{"name": label, "value": value} for label, row in found.items() for value in row["values"]]
     told = "; ".join(f"{label}: {show_metric(value, unit)}" for label, value in medians.items())
     return Chart(head(SHOWN[metric]), f"Medians: {told}.", draw_points(points, unit, medians=medians), is_small=True)
 
@@ -395,21 +408,15 @@ def say_comparisons(measured: Sequence[Measured], frontier: Sequence[Row], limit
     return [*filter(None, found), *lacks] or ["No two configurations have a metric in common."]
 
 
-@dataclass(frozen=True, slots=True)
-class NoiseRows:
-    """The noise of a benchmark's only configuration."""
+def read_noise(connection: Connection, benchmark_id: str) -> list[Row]:
+    """Read the noise of a benchmark's only configuration, by metric; empty if too few runs count, or a newer one has
+    measured it.
 
-    metrics: list[Row]
-    """Rows of read_noise; empty if too few runs count, or a newer measurement replaces them."""
-    flips: Row
-    """Numbers of prompts, and of those whose text or score differs between runs."""
-
-
-def read_noise(connection: Connection, benchmark_id: str) -> NoiseRows:
-    """Read the noise that a benchmark measured. The caller ensures its metrics."""
+    Each row has the numbers of prompts, and of those whose text or score differs between runs.
+    """
     metrics = {row["metric"]: row for row in read_noise_rows(connection, "benchmark_id = ?", benchmark_id)}
     (flips,) = read_rows(connection, _FLIPS, benchmark_id)
-    return NoiseRows([metrics[metric] for metric in SHOWN if metric in metrics], flips)
+    return [{**metrics[metric], **flips} for metric in SHOWN if metric in metrics]
 
 
 _FLIPS = """
@@ -439,35 +446,35 @@ NOISE = (
 )
 
 
-def say_noise(noise: NoiseRows) -> list[str]:
+def say_noise(noise: Sequence[Row]) -> list[str]:
     """Return the number of runs and engines, and how many prompts differ between equal runs."""
-    row, flips = noise.metrics[0], noise.flips
-    texts = f"Answers to {flips['texts']:,} of {count(flips['prompts'], 'prompt')} differ between these equal runs"
-    scores = f", and the scores of {flips['scores']:,}" if flips["scored"] else ""
+    row = noise[0]
+    texts = f"Answers to {row['texts']:,} of {count(row['prompts'], 'prompt')} differ between these equal runs"
+    scores = f", and the scores of {row['scores']:,}" if row["scored"] else ""
     return [f"{count(row['runs'], 'equal run')} on {count(row['engines'], 'engine')}.", f"{texts}{scores}."]
 
 
-def choose_noise_figures(noise: NoiseRows) -> list[Figure | None]:
+def choose_noise_figures(noise: Sequence[Row]) -> list[Figure | None]:
     """Return the key figures of a measurement."""
-    first, flips = noise.metrics[0], noise.flips
+    first = noise[0]
     floors = [
         Figure(f"Noise floor, {SHOWN[row['metric']]}", show_share(row["noise_floor"] / abs(row["mean"])))
-        for row in noise.metrics[:3]
+        for row in noise[:3]
         if row["noise_floor"] is not None and row["mean"]
     ]
     return [
         Figure("Equal runs", f"{first['runs']:,}", f"on {count(first['engines'], 'engine')}"),
-        Figure("Answers that differ", f"{flips['texts']:,}", f"of {count(flips['prompts'], 'prompt')}"),
+        Figure("Answers that differ", f"{first['texts']:,}", f"of {count(first['prompts'], 'prompt')}"),
         *floors,
     ]
 
 
-def describe_noise(noise: NoiseRows) -> Section | None:
+def describe_noise(noise: Sequence[Row]) -> Section | None:
     """Build the section on noise."""
     return make_section(
         "noise",
         "Noise",
-        tabulate("Noise, relative to the mean", NOISE, noise.metrics),
+        tabulate("Noise, relative to the mean", NOISE, noise),
         "SD is a standard deviation: of runs on one engine, and what a new engine adds. With 95% confidence, two "
         "equal runs of one session differ by more than the noise floor in at most 5% of pairs.",
     )

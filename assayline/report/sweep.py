@@ -5,7 +5,7 @@ queue, not the engine at that rate.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -15,15 +15,16 @@ from assayline.benchmark.frontier import name_configs, store_frontier
 from assayline.benchmark.profile import GOAL
 from assayline.benchmark.result import Measured, read_measured
 from assayline.errors import SpecError
-from assayline.report.charts import Spec, choose_unit, draw_curve
+from assayline.report.charts import Spec, draw_curve
 from assayline.report.comparison import (
-    NoiseRows,
     choose_comparison_figures,
     choose_noise_figures,
     describe_frontier,
     describe_noise,
     describe_repeats,
     describe_speed,
+    draw_latency,
+    mark,
     read_noise,
     say_comparisons,
     say_noise,
@@ -53,16 +54,14 @@ class BenchmarkRows:
     """SLOs of the latest run."""
     measured: list[Measured]
     """Configurations in order, if no run has a load; empty for a load sweep, and for several tasks."""
-    values: list[Row]
-    """Rows of run_metric of their repeats, with config_id."""
     frontier: list[Row]
     """Rows of the view frontier, the best first; empty for a load sweep."""
     search: str = ""
     """The result of a search for an SLO's rate."""
     unread: Sequence[str] = ()
     """Why configurations have no reading, in a benchmark by kl."""
-    noise: NoiseRows | None = None
-    """Set if there is one configuration, no load, and the noise was measured."""
+    noise: Sequence[Row] = ()
+    """Rows of `read_noise`, if there is one configuration, no load, and the noise was measured."""
 
     @property
     def unfinished(self) -> list[Row]:
@@ -88,9 +87,9 @@ def read_benchmark_rows(connection: Connection, benchmark_id: str, plan: Campaig
         )
     ensure_benchmark(connection, benchmark_id)
     points = of_benchmark(_POINTS)
-    values = [] if points else of_benchmark(_VALUES)
     measured: list[Measured] = []
-    noise, slo = None, plan.profile.slo if plan and plan.profile and points else None
+    noise: list[Row] = []
+    slo = plan.profile.slo if plan and plan.profile and points else None
     if not points:
         names = name_configs(runs, plan)
         if len({task for task, _ in names.values()}) == 1:
@@ -100,7 +99,7 @@ def read_benchmark_rows(connection: Connection, benchmark_id: str, plan: Campaig
             base = next((one for one, (_, label) in names.items() if plan and label == plan.baseline), None)
             measured = read_measured(connection, benchmark_id, labels, gate, base)
         store_frontier(connection, benchmark_id, plan)
-        noise = read_noise(connection, benchmark_id) if len(measured) == 1 else None
+        noise = read_noise(connection, benchmark_id) if len(measured) == 1 else []
     return BenchmarkRows(
         benchmark_id=benchmark_id,
         runs=runs,
@@ -108,21 +107,12 @@ def read_benchmark_rows(connection: Connection, benchmark_id: str, plan: Campaig
         goodput=of_benchmark(_GOODPUT),
         slos=read_rows(connection, "select * from slos where run_id = ? order by slo, metric", runs[-1]["run_id"]),
         measured=measured,
-        values=values,
         frontier=of_benchmark("from frontier where benchmark_id = ?"),
         search=say_search(slo, read_probes(connection, benchmark_id, slo)) if slo else "",
         unread=[f"{show_label(one)}: {why}".partition(" hint: ")[0] for one, why in plan.page.items()] if plan else (),
-        noise=noise if noise and noise.metrics else None,
+        noise=noise,
     )
 
-
-_VALUES = """
-    select run_conditions.config_id, run_metric.metric, run_metric.unit, run_metric.value
-    from run_conditions
-    join run_metric using (run_id)
-    where run_conditions.benchmark_id = ? and run_conditions.obstacle is null and run_metric.value is not null
-    order by run_metric.metric, run_id
-"""
 
 _POINTS = """
     select load_point.*
@@ -205,36 +195,9 @@ def describe_latency_under_load(points: list[Row]) -> Section | None:
         "Each dot is a run at a different load, shown by its label; the line connects increasing loads."
         + UP_TO_KNEE * bool(knee),
         _warn(points),
-        _draw_latency("TTFT", timed, knee, FIRST_TOKEN),
-        (_draw_latency(name_metric(column), timed, knee, {column: name_metric(column)}) for column in SMALL),
+        draw_latency("TTFT", timed, FIRST_TOKEN, knee),
+        (draw_latency(name_metric(column), timed, {column: name_metric(column)}, knee) for column in SMALL),
     )
-
-
-def _draw_latency(title: str, points: Sequence[Row], knee: Row | None, columns: Mapping[str, str]) -> Chart | None:
-    """Draw latencies (`columns`: line name by column) over the throughput, with the knee."""
-    shown = [point for point in points if any(point[column] is not None for column in columns)]
-    if not shown:
-        return None
-    unit, factor = choose_unit([point[column] for point in shown for column in columns if point[column] is not None])
-    rows = [
-        {"x": point["requests_per_s"], "y": point[column] * factor, "line": line, **_mark(point)}
-        for point in shown
-        for column, line in columns.items()
-        if point[column] is not None
-    ]
-    titles, is_small = ("requests per second answered", unit), len(columns) == 1
-    at = knee["requests_per_s"] if knee else None
-    drawn = draw_curve(rows, titles, lines=list(columns.values()), knee=at, is_small=is_small)
-    column = next(iter(columns))
-    ordered = sorted(shown, key=lambda point: point["requests_per_s"])
-    ends = [f"{show_seconds(one[column])} at {show_rate(one['requests_per_s'], 'requests')}" for one in ordered]
-    at_knee = f", {show_seconds(knee[column])} at the knee, {knee['label']}" if knee else ""
-    what = "99th percentile" if "p99" in column else "Median"
-    return Chart(title, f"{what} {ends[0]}{at_knee}, and {ends[-1]}.", drawn, is_small)
-
-
-def _mark(point: Row) -> Row:
-    return {"label": point["label"], "is_marked": point["is_marked"]}
 
 
 def _warn(points: Sequence[Row]) -> Part:
@@ -303,7 +266,7 @@ def _draw_goodput(points: Collection[Row], good: Sequence[tuple[Row, Row]], knee
 
     def draw(title: str, found: Sequence[tuple[Row, str, Any]], **how: Any) -> Spec:
         rows = [
-            {"x": point["offered_requests_per_s"], "y": value, "line": line, **_mark(point)}
+            {"x": point["offered_requests_per_s"], "y": value, "line": line, **mark(point)}
             for point, line, value in found
             if value is not None
         ]
@@ -381,7 +344,7 @@ def compose_benchmark(rows: BenchmarkRows, left: int | None = None) -> Document:
         sections = [
             describe_frontier(rows.frontier) if len(rows.frontier) > 1 else None,
             describe_noise(rows.noise) if rows.noise else describe_speed(rows.measured),
-            describe_repeats(rows.measured, rows.values),
+            describe_repeats(rows.measured),
         ]
         figures = (
             choose_noise_figures(rows.noise) if rows.noise else choose_comparison_figures(rows.measured, rows.frontier)

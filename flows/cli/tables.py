@@ -4,6 +4,8 @@ Names and paths come from specs and machines. They are printed as plain text, wi
 characters.
 """
 
+from collections.abc import Sequence
+
 from rich.console import Console
 
 from assayline.benchmark.campaign import campaign_dir, read_benchmark
@@ -11,13 +13,13 @@ from assayline.benchmark.configurations import LEAST_RUNS
 from assayline.comparison.gate import GateReport
 from assayline.flows.cli.words import plain_console, print_page, print_table, print_text
 from assayline.report.compared import tabulate_limits
-from assayline.report.comparison import NoiseRows
 from assayline.report.make import HTML_NAME
 from assayline.report.measures import tabulate_metrics
 from assayline.report.sweep import compose_benchmark, read_benchmark_rows
 from assayline.run.evaluation import RunResult
 from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import EvalSpec
+from assayline.store.database import Row
 from assayline.store.thread import DatabaseThread
 from assayline.store.viewer import find_viewer
 
@@ -63,11 +65,11 @@ def print_conclusion(benchmark_id: str, settings: Settings) -> None:
 BENCHMARK_SECTIONS = ("noise", "frontier", "speed", "repeats", "points")
 
 
-def say_doubts(noise: NoiseRows | None, spec: EvalSpec) -> list[str]:
+def say_doubts(noise: Sequence[Row], spec: EvalSpec) -> list[str]:
     """Return why a measurement has no noise, or has one that does not apply to later runs."""
-    if noise is None:
+    if not noise:
         return [f"Noise is unknown: fewer than {LEAST_RUNS} runs count, or a newer benchmark has measured it."]
-    if spec.is_longest_first and "longest answers first" not in noise.metrics[0]["environment"]:
+    if spec.is_longest_first and "longest answers first" not in noise[0]["environment"]:
         return [
             "Lengths of answers were unknown, so requests were sent as given. Later runs send the longest first, and "
             "this noise does not apply to them. hint: measure again."
