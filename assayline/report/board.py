@@ -9,7 +9,7 @@ from itertools import takewhile
 from assayline.comparison.board import NO_SCORES, Pair, rank_board, rank_judged_runs
 from assayline.comparison.queries import choose_pairing, read_overlaps, say_pairing
 from assayline.report.compared import tabulate_comparisons
-from assayline.report.document import Column, Document, Figure, Section, Table, make_section, tabulate
+from assayline.report.document import Column, Document, Figure, Section, Table, make_section, name_folder, tabulate
 from assayline.report.measures import chart_shares, measured, show_of, spread, valued
 from assayline.spec.criteria import GateSpec
 from assayline.spec.identity import list_changes
@@ -355,6 +355,7 @@ def compose_board(rows: BoardRows) -> Document:
             _describe_judged(rows.judged) if rows.judged else None,
             make_section("how", "How to read this page", HOW.format(pairs=told) if pairs else None),
         ],
+        f"leaderboards/{name_folder('-'.join(rows.names) or 'all', rows.names, is_plain=len(rows.names) < 2)}",
     )
 
 

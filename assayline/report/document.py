@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal
 
+from assayline.digests import digest_json
 from assayline.words import DASH, NUMBER_SHOWS, SPACE, show_name, show_note, show_range, show_text
 
 Key = str | int
@@ -199,6 +200,8 @@ class Document:
     headline: list[str]
     figures: list[Figure]
     sections: list[Section]
+    folder: str = ""
+    """Folder of its files, relative to the data folder."""
 
     @classmethod
     def of(
@@ -209,10 +212,17 @@ class Document:
         headline: Iterable[str],
         figures: Iterable[Figure | None],
         sections: Iterable[Section | None],
+        folder: str = "",
     ) -> "Document":
         """Build a report without sentences, figures and sections that are empty."""
         shown = [one for one in figures if one is not None and one.value != DASH]
-        return cls(title, subtitle, state, [*filter(None, headline)], shown, [*filter(None, sections)])
+        return cls(title, subtitle, state, [*filter(None, headline)], shown, [*filter(None, sections)], folder)
+
+
+def name_folder(name: str, identity: Sequence[str], *, is_plain: bool) -> str:
+    """Return the name if it is unique and valid as a folder name; else a cleaned name with a digest of `identity`."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:60]
+    return plain if is_plain and plain == name else f"{plain}-{digest_json(list(identity))[:8]}".lstrip("-")
 
 
 PATH = re.compile(r"(?<![\w./:<-])/(?:[\w.@+=~-]+/)+[\w.@+=~-]*\w")

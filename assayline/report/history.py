@@ -10,7 +10,17 @@ from operator import itemgetter
 
 from assayline.comparison.levels import FEWEST_NIGHTS, SHORTEST_NIGHTS, is_tellable
 from assayline.report.charts import choose_axis, draw_nights
-from assayline.report.document import Chart, Column, Document, Figure, Section, Table, make_section, tabulate
+from assayline.report.document import (
+    Chart,
+    Column,
+    Document,
+    Figure,
+    Section,
+    Table,
+    make_section,
+    name_folder,
+    tabulate,
+)
 from assayline.report.history_rows import FALSE_ALARMS, METRICS, HistoryRows, LevelShift, list_counted
 from assayline.report.measures import head, make_figure, show_interval, valued
 from assayline.store.database import Row
@@ -143,6 +153,7 @@ BAND = (
 def compose_history(rows: HistoryRows) -> Document:
     """Build the history document."""
     run, first = rows.newest, rows.runs[0]
+    identity = [run["name"], run["model"], run["prompt_set"]]
     days = f"{first['started_at']:%Y-%m-%d} to {run['started_at']:%Y-%m-%d}"
     return Document.of(
         f"{run['name']} over time",
@@ -169,6 +180,7 @@ def compose_history(rows: HistoryRows) -> Document:
             _describe_baseline(rows),
             make_section("runs", "Runs", tabulate_nights(rows)),
         ],
+        f"histories/{name_folder(run['name'], identity, is_plain=not rows.others)}",
     )
 
 

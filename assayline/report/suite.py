@@ -110,7 +110,7 @@ def describe_decision(decision: Decision) -> dict[str, Any]:
 
 def compose_suite(plan: Campaign) -> Document:
     """Build the page of a suite; until the decision is made, it has the runs alone."""
-    subtitle = f"suite {plan.campaign_id}"
+    subtitle, folder = f"suite {plan.campaign_id}", f"suites/{plan.campaign_id}"
     if not plan.page:
         rows = [
             {"evaluation": key.rpartition(" · ")[0], "model": key.rpartition(" · ")[2], "run_id": one, "against": None}
@@ -119,7 +119,7 @@ def compose_suite(plan: Campaign) -> Document:
         ]
         said = f"{count(len(rows), 'run has', 'runs have')} begun. The decision follows the last run."
         runs = make_section("runs", "Runs", tabulate("Runs", RUNS, rows))
-        return Document.of(plan.name, subtitle, plan.decision or "undecided", [said], [], [runs])
+        return Document.of(plan.name, subtitle, plan.decision or "undecided", [said], [], [runs], folder)
     shown, counted = plan.page["evaluations"], Counter(plan.page["counted"])
     evaluations = [row for row in shown if "run_id" in row]
     return Document.of(
@@ -139,6 +139,7 @@ def compose_suite(plan: Campaign) -> Document:
             make_section("limits", "Limits", (_show_limits(*one) for one in plan.page["limits"])),
             make_section("runs", "Runs", tabulate("Runs and baselines", RUNS, evaluations)),
         ],
+        folder,
     )
 
 

@@ -357,6 +357,7 @@ def compose_benchmark(rows: BenchmarkRows, left: int | None = None) -> Document:
         [*found, _say_trouble(points, rows, left)],
         figures,
         [*sections, _describe_runs(rows)],
+        f"benchmarks/{rows.benchmark_id}",
     )
 
 

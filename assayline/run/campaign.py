@@ -34,9 +34,9 @@ from assayline.comparison.gate import GateReport, find_limits
 from assayline.comparison.queries import read_metric, read_side
 from assayline.engines.pool import EnginePool
 from assayline.errors import AssaylineError, JudgeNotTrustedError, RunFailedError, SpecError, StoreError
-from assayline.report.make import Written, make_benchmark_report, make_suite_report
+from assayline.report.make import Written, make_report, write_report
 from assayline.report.search import read_achieved_rates, read_probes
-from assayline.report.suite import describe_decision
+from assayline.report.suite import compose_suite, describe_decision
 from assayline.report.sweep import read_benchmark_rows
 from assayline.run.driver import FrontEnd
 from assayline.run.reread import Reference, check_same_prompts, reread
@@ -239,7 +239,7 @@ def _conclude(campaign: Campaign, front: FrontEnd) -> BenchmarkResult:
     benchmark_id = campaign.campaign_id
 
     def make(baseline: None) -> Written:
-        return make_benchmark_report(front.settings, benchmark_id)
+        return make_report(front.settings, benchmark_id, kind="benchmark")
 
     written = try_report(front.log, "report", f"--benchmark {benchmark_id}", make)
     rows = DatabaseThread(front.settings).run(
@@ -361,7 +361,7 @@ def _run_suite(wanted: SuiteSpec, front: FrontEnd, resume: str, is_nightly: bool
         decision = decide(judged, is_nightly=is_nightly)
         page = describe_decision(decision)
         campaign = dataclasses.replace(campaign, decision=decision.word, page=page, is_over=not failed)
-        written = make_suite_report(settings, campaign)
+        written = write_report(compose_suite(campaign), settings)
         if not failed:
             write_campaign(campaign, settings)
     front.show_page("suite", campaign.name, written.document, decision.headline)

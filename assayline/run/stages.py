@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from assayline.comparison.gate import GateReport, judge_run
 from assayline.comparison.queries import store_comparisons
 from assayline.errors import AssaylineError, JudgeNotTrustedError, RunFailedError, SpecError
-from assayline.report.board import read_board
+from assayline.report.board import compose_board, read_board
 from assayline.report.document import Document, Paragraph, Section
-from assayline.report.make import Written, make_history_report, make_report, open_database, write_board
+from assayline.report.make import Written, make_report, open_database, write_report
 from assayline.report.run.page import say_run
 from assayline.run.evaluation import RunResult
 from assayline.run.judging import check_trust, count_unjudged, plan_judge, read_verdicts
@@ -203,7 +203,7 @@ def add_history(settings: Settings, log: AnyLogger, run_id: str, baseline: str |
     """Write the history of a run, and return the report with the history's sections after its comparison."""
 
     def make(baseline: str | None) -> Written:
-        return make_history_report(settings, run_id, baseline)[1]
+        return make_report(settings, run_id, baseline, kind="history")
 
     history = try_report(log, "history", f"--history {run_id}", make, baseline)
     if history is None:
@@ -219,7 +219,7 @@ def write_leaderboard(settings: Settings, log: AnyLogger, prompt_set: str) -> Wr
 
     def make(baseline: None) -> Written | None:
         rows = open_database(settings).run(lambda connection: read_board(connection, (prompt_set,)))
-        return write_board(settings, rows) if rows.pairs else None
+        return write_report(compose_board(rows), settings) if rows.pairs else None
 
     return try_report(log, "leaderboard", f"--leaderboard {prompt_set}", make)
 

@@ -35,12 +35,9 @@ from assayline.report.answers import (
     write_runs,
     write_values,
 )
-from assayline.report.board import compose_board, read_board
 from assayline.report.document import Document
-from assayline.report.history import compose_history
-from assayline.report.history_rows import read_history
 from assayline.report.html import bundle_charts, fill_page, make_environment, read_page
-from assayline.report.make import compose_run, find_benchmark, find_last_baseline
+from assayline.report.make import Kind, compose_page, find_last_baseline
 from assayline.report.run.accuracy import show_media
 from assayline.report.run.comparison import read_scores, say_score
 from assayline.report.suite import compose_suite
@@ -111,9 +108,9 @@ class Pages:
             Route("/compare", self.show_answers),
             Route("/pair", self.show_answer),
             Route("/pair", self.label, methods=["POST"]),
-            Route("/history", self._report(lambda db, given: compose_history(read_history(db, given.get("name", ""))))),
-            Route("/leaderboard", self._report(lambda db, given: compose_board(read_board(db, given.getlist("name"))))),
-            Route("/benchmark", self._report(lambda db, given: find_benchmark(db, settings, given.get("id", "")))),
+            Route("/history", self._report("history", lambda given: given.get("name", ""))),
+            Route("/leaderboard", self._report("leaderboard", lambda given: given.getlist("name"))),
+            Route("/benchmark", self._report("benchmark", lambda given: given.get("id", ""))),
             Route("/suite", self.show_suite),
         ]
         self.handlers = {AssaylineError: self.show_error}
@@ -201,8 +198,8 @@ class Pages:
             return HTMLResponse(page)
 
         def compose(connection: Connection) -> Document:
-            choices = self._find_run(connection, run_id)
-            return compose_run(connection, run_id, baseline, self._settings.run_dir(choices.run["run_id"]))
+            self._find_run(connection, run_id)
+            return compose_page(connection, self._settings, "run", run_id, baseline)
 
         name = ("History", link("/history", name=run_id), "h")
         return self._show_document(request, compose, shortcuts=[*shortcuts, name], links=links)
@@ -215,9 +212,14 @@ class Pages:
             raise SpecError(f"Suite {name!r} is not in the data folder. hint: go back to the list of runs.")
         return HTMLResponse(self._fill_document(compose_suite(plan)))
 
-    def _report(self, compose: Callable[[Connection, QueryParams], Document]) -> Callable[[Request], Response]:
-        """Return the page of a report."""
-        return lambda request: self._show_document(request, lambda found: compose(found, request.query_params))
+    def _report(self, kind: Kind, find: Callable[[QueryParams], Any]) -> Callable[[Request], Response]:
+        """Return the page of a report, whose name `find` returns."""
+
+        def show(request: Request) -> Response:
+            name = find(request.query_params)
+            return self._show_document(request, lambda found: compose_page(found, self._settings, kind, name, None))
+
+        return show
 
     def show_answers(self, request: Request) -> Response:
         """Show the answers of a run, or the pairs of answers of two runs."""

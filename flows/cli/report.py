@@ -9,19 +9,16 @@ No Prefect flow: it reads the database and writes two files. The flows write the
 benchmark and a nightly run.
 """
 
-import argparse
 import sys
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from assayline.flows.cli.options import make_parser
 from assayline.flows.cli.words import complete_run_id, plain_console, print_page
 
-if TYPE_CHECKING:
-    from assayline.report.make import Written
-    from assayline.settings import Settings
-
+PRINTED = {"leaderboard": ("board", "runs"), "history": ("runs",)}
+"""Sections that are printed."""
 NEWEST_RUNS = 14
 """Number of runs in the terminal's table."""
 
@@ -64,32 +61,25 @@ PARSER.add_argument("--open", action="store_true", help="open the page in a brow
 def run(arguments: list[str]) -> int:
     """Write the report that the command line asks for and print its path. Return the exit code."""
     known = PARSER.parse_args(arguments)
-    if sum(one is not None for one in (known.run_id, known.benchmark, known.history, known.leaderboard)) != 1:
+    names = {"run": known.run_id} | {kind: getattr(known, kind) for kind in ("benchmark", "history", "leaderboard")}
+    given: list[tuple[Any, Any]] = [(kind, name) for kind, name in names.items() if name is not None]
+    if len(given) != 1:
         PARSER.error("pass one of RUN_ID, --benchmark BENCHMARK_ID, --history NAME or --leaderboard")
-    if known.baseline and (known.benchmark or known.leaderboard is not None):
+    [(kind, name)] = given
+    if known.baseline and kind in ("benchmark", "leaderboard"):
         PARSER.error("--baseline applies only to the report of a run or a history")
 
+    from assayline.report.make import make_report
     from assayline.settings import load_settings
 
-    written = _write(known, load_settings())
+    settings = load_settings()
+    if kind in ("run", "history"):
+        name = complete_run_id(name, settings)
+    written = make_report(settings, name, known.baseline, known.out, not known.without_texts, kind)
+    if kind in PRINTED:
+        newest = NEWEST_RUNS if kind == "history" else None
+        print_page(written.document, plain_console(), *PRINTED[kind], newest=newest)
     print(f"Report: {written.html}\nMarkdown: {written.markdown}")
     if known.open and not webbrowser.open(written.html.absolute().as_uri()):
         print("warning: No browser found to open the page.", file=sys.stderr)
     return 0
-
-
-def _write(known: argparse.Namespace, settings: "Settings") -> "Written":
-    from assayline.report.make import make_benchmark_report, make_history_report, make_leaderboard, make_report
-
-    how: dict[str, Any] = {"folder": known.out, "has_texts": not known.without_texts}
-    if known.benchmark is not None:
-        return make_benchmark_report(settings, known.benchmark, **how)
-    if known.leaderboard is not None:
-        _, written = make_leaderboard(settings, known.leaderboard, **how)
-        print_page(written.document, plain_console(), "board", "runs")
-        return written
-    if known.history is None:
-        return make_report(settings, complete_run_id(known.run_id, settings), known.baseline, **how)
-    _, written = make_history_report(settings, complete_run_id(known.history, settings), known.baseline, **how)
-    print_page(written.document, plain_console(), "runs", newest=NEWEST_RUNS)
-    return written

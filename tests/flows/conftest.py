@@ -97,7 +97,7 @@ def short_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of runs have a title alone, for tests that do not read them: a whole one costs as much as its run."""
 
     def compose(connection: Any, run_id: str, *_: Any) -> Document:
-        return Document.of(run_id, "", "completed", [], [], [])
+        return Document.of(run_id, "", "completed", [], [], [], f"runs/{run_id}")
 
     monkeypatch.setattr("assayline.report.make.compose_run", compose)
 

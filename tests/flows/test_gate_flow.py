@@ -28,7 +28,7 @@ from assayline.flows.live.reporting import NOT_TRUSTED, SUSPECT, WORSE
 from assayline.flows.nightly import nightly
 from assayline.flows.reread import reread
 from assayline.flows.suite import suite
-from assayline.report.make import make_history_report
+from assayline.report.make import make_report
 from assayline.run import campaign
 from assayline.settings import Settings, load_settings
 from assayline.spec.file import parse_spec
@@ -296,7 +296,7 @@ def check_ledger(client: Any, night: State[Any]) -> None:
     assert [row[1:] for row in judged] == [(night_id, "0.01"), (None, "1.0")]
     verdict = "select (verdict, flow_run_id) from gate_verdict where run_id = ?"
     assert flow_kit.query(data_dir, verdict, run_id) == [("fail", night_id)]
-    _, written = make_history_report(load_settings(), run_id, "nights")
+    written = make_report(load_settings(), run_id, "nights", kind="history")
     assert "1 of 2 runs judged by a gate failed a limit." in written.text
 
     count = "select count(*) from verdicts"

@@ -21,7 +21,7 @@ from assayline.errors import PromptError
 from assayline.export.make import export_tables
 from assayline.flows.cli import run
 from assayline.imports.make import Names, import_files
-from assayline.report.make import make_leaderboard
+from assayline.report.make import make_report
 from assayline.settings import Settings
 from assayline.store.thread import DatabaseThread
 
@@ -244,7 +244,7 @@ def test_a_renamed_model_is_one_row_of_a_leaderboard_and_totals_have_pages(setti
     for words in ([second], ["--history", first], ["--leaderboard"]):
         assert run("report", [*words, "--out", str(tmp_path / "page")]) == 0
     assert run("import", [str(TOTALS / "latency.json"), "--model", "SmolLM2"]) == 0
-    board = make_leaderboard(settings, folder=tmp_path / "page")[1].document
+    board = make_report(settings, (), folder=tmp_path / "page", kind="leaderboard").document
     found = next(section for section in board.sections if section.key == "board").blocks[0]
     assert [column.header for column in found.columns] == [
         "model", "choices+regex", "choices+regex: output tokens/s", "choices+regex: TTFT p50",

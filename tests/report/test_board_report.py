@@ -12,8 +12,8 @@ from run_kit import settings_in
 from assayline.errors import SpecError
 from assayline.flows.cli import run
 from assayline.flows.live import reporting
-from assayline.report.board import BoardRows
-from assayline.report.make import Written, make_leaderboard
+from assayline.report.board import BoardRows, read_board
+from assayline.report.make import Written, make_report, open_database
 from assayline.run.stages import write_leaderboard
 from assayline.settings import Settings
 from assayline.store.database import connect
@@ -43,7 +43,8 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, BoardRows
     given_nights(settings, [*won, *open_race, odd, failed])
     with connect(settings.database_path, 10) as connection:
         connection.execute("update runs set prompt_set = name")
-    return settings, *make_leaderboard(settings, folder=folder)
+    rows = open_database(settings).query(read_board)
+    return settings, rows, make_report(settings, (), folder=folder, kind="leaderboard")
 
 
 def test_a_winner_is_called_where_there_is_one_and_nowhere_else(board):
@@ -83,7 +84,7 @@ def test_tasks_of_one_model_and_runs_without_scores_share_the_tables(settings, t
         connection.execute("update runs set prompt_set = model where model in ('c', 'd')")
         connection.execute("delete from scorers where run_id = 'night-003'")
         connection.execute("delete from scores where run_id = 'night-003'")
-    written = make_leaderboard(settings, folder=tmp_path)[1]
+    written = make_report(settings, (), folder=tmp_path, kind="leaderboard")
     text = read_page(written.html)
     assert [section.key for section in written.document.sections] == ["board", "task-3", "runs", "how"]
     assert "1 other task has no two models with scores to compare." in text and "shown but not compared" not in text
@@ -106,20 +107,20 @@ def test_leaderboard_leaves_out_what_all_models_have_in_common(settings, tmp_pat
         connection.execute(
             """update runs set spec_json = json_merge_patch(spec_json, '{"engine": {"args": {"dtype": "half"}}}')"""
         )
-    text = read_page(make_leaderboard(settings, folder=tmp_path)[1].html)
+    text = read_page(make_report(settings, (), folder=tmp_path, kind="leaderboard").html)
     assert text.count("dtype half") == 1 and "2 models, dtype half, 1 task" in text
     assert "per correct answer" not in text, "no run has a price"
 
 
 def test_board_report_counts_other_prompts_and_has_no_winner_for_a_single_model(settings, tmp_path):
     given_nights(settings, [*models_of([30, 31]), NightOf(right=NIGHT_PROMPTS, model="c", prompts="other")])
-    text = read_page(make_leaderboard(settings, folder=tmp_path)[1].html)
+    text = read_page(make_report(settings, (), folder=tmp_path, kind="leaderboard").html)
     assert "it was asked other prompts: 0 of the task's 40 prompts, 40 more" in text
-    text = read_page(make_leaderboard(settings, ["night-002"], tmp_path)[1].html)
+    text = read_page(make_report(settings, ["night-002"], folder=tmp_path, kind="leaderboard").html)
     assert "sums: only c ran this task, so there is nothing to compare." in text
 
 
-def test_make_leaderboard_names_the_pairing_when_the_template_differs(settings, tmp_path):
+def test_board_report_names_the_pairing_when_the_template_differs(settings, tmp_path):
     given_nights(settings, [*models_of([30, 31]), NightOf(right=NIGHT_PROMPTS, model="c", prompts="other")])
     with connect(settings.database_path, 10) as connection:
         connection.execute("update prompts set target = '7'")
@@ -127,7 +128,7 @@ def test_make_leaderboard_names_the_pairing_when_the_template_differs(settings, 
             """update runs set spec_json = json_merge_patch(spec_json, '{"prompts": {"template": "{{ q }}"}}')
             where model = 'c'"""
         )
-    text = read_page(make_leaderboard(settings, folder=tmp_path)[1].html)
+    text = read_page(make_report(settings, (), folder=tmp_path, kind="leaderboard").html)
     assert re.search(
         r"40 more; .{,20}assayline gate.{,20} compares them paired by source row: the template differs", text
     )
@@ -139,8 +140,7 @@ def test_names_of_any_kind_stay_text_and_inside_the_data_folder(settings):
         settings,
         [NightOf(model=hostile, name="../../etc"), NightOf(model="b", model_id="b", right=3, name="../../etc")],
     )
-    rows, written = make_leaderboard(settings, ["../../etc"])
-    assert rows.tasks[0].cells[0]["model"] == hostile
+    written = make_report(settings, ["../../etc"], kind="leaderboard")
     assert written.html.resolve().is_relative_to((settings.data_dir / "leaderboards").resolve())
     assert "<script>alert" not in text_of(written.html)
 
@@ -162,7 +162,7 @@ def test_the_command_prints_tables_and_says_what_it_does_not_know(board, monkeyp
 def test_an_empty_database_has_no_leaderboard(settings):
     given_nights(settings, [])
     with pytest.raises(SpecError, match="A leaderboard has no runs yet"):
-        make_leaderboard(settings)
+        make_report(settings, (), kind="leaderboard")
 
 
 def test_a_night_shows_the_leaderboard_of_its_prompts_if_another_model_was_asked_them(settings, monkeypatch, caplog):

@@ -19,13 +19,7 @@ import pytest
 from row_kit import BENCHMARK, NAME, NIGHT, NIGHT_BEFORE, NightOf, given_nights, given_sweep, noisy_nights, plan_of
 
 from assayline.benchmark.campaign import write_campaign
-from assayline.report.make import (
-    make_benchmark_report,
-    make_history_report,
-    make_leaderboard,
-    make_report,
-    open_database,
-)
+from assayline.report.make import make_report, open_database
 from assayline.store.database import read_rows
 
 pytestmark = [
@@ -155,7 +149,7 @@ def test_every_chart_of_a_history_is_drawn(settings, browser, tmp_path):
         settings,
         [replace(night, request_s=1.4 * night.request_s) if i > 10 else night for i, night in enumerate(nights)],
     )
-    document = browser.open(make_history_report(settings, NAME, "night-003", tmp_path)[1].html)
+    document = browser.open(make_report(settings, NAME, "night-003", tmp_path, kind="history").html)
     assert browser.proxy.asked_by_page == []
     plots = re.findall(r'<div class="plot[^>]*>(.*?)</div>', document, flags=re.S)
     assert len(plots) == 5 and all("<svg" in plot and "mark-symbol" in plot and "mark-rule" in plot for plot in plots)
@@ -205,7 +199,7 @@ def test_pages_have_room_for_what_is_on_them_and_warn_of_nothing(settings, brows
     fast = NightOf(request_s=8.91e-5, days_later=0.01)
     odd = [replace(fast, prompts=letter, temperature=0.1 * i) for i, letter in enumerate("qrstu")]
     given_nights(settings, [fast, *odd, replace(fast, right=20, verdict={"accuracy, exact_match": "fail"})])
-    history = make_history_report(settings, NAME, folder=tmp_path / "history")[1]
+    history = make_report(settings, NAME, folder=tmp_path / "history", kind="history")
     assert "123,457\u00a0tokens/s" in history.text, "as fast as a large GPU"
     written = make_report(settings, "night-006", "night-000", tmp_path / "night")
     for width in WIDTHS:
@@ -226,15 +220,15 @@ def test_pages_of_benchmarks_are_drawn_have_room_for_what_is_on_them_and_warn_of
     configs = "select config_id from runs where benchmark_id = 'b' group by all order by min(started_at)"
     ids = [row["config_id"] for row in open_database(settings).run(lambda connection: read_rows(connection, configs))]
     write_campaign(plan_of("b", ids, ["engine.batch_size=1", "engine.batch_size=0"], repeats=5), settings)
-    sweep = make_benchmark_report(settings, BENCHMARK, tmp_path / "sweep").html
+    sweep = make_report(settings, BENCHMARK, folder=tmp_path / "sweep", kind="benchmark").html
     document = browser.open(sweep)
     assert browser.proxy.asked_by_page == []
     plots = re.findall(r'<div class="plot[^>]*>(.*?)</div>', document, flags=re.S)
     assert len(plots) == 5 and all("<svg" in plot and "mark-line" in plot for plot in plots)
     for page, charts in (
         (sweep, 5),
-        (make_benchmark_report(settings, "b", tmp_path / "compared").html, 8),
-        (make_leaderboard(settings, folder=tmp_path / "board")[1].html, 1),
+        (make_report(settings, "b", folder=tmp_path / "compared", kind="benchmark").html, 8),
+        (make_report(settings, (), folder=tmp_path / "board", kind="leaderboard").html, 1),
     ):
         for width in WIDTHS:
             found = browser.look_at(page, width)

@@ -11,8 +11,8 @@ from assayline.comparison.baselines import pin_baseline
 from assayline.comparison.queries import read_band
 from assayline.errors import SpecError
 from assayline.flows.cli import run
-from assayline.report.history_rows import METRICS
-from assayline.report.make import Written, make_history_report
+from assayline.report.history_rows import METRICS, read_history
+from assayline.report.make import Written, make_report, open_database
 from assayline.settings import Settings
 from assayline.store.database import connect
 
@@ -38,7 +38,7 @@ def regressed(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 @pytest.fixture(scope="module")
 def page(regressed: Settings, tmp_path_factory: pytest.TempPathFactory) -> Written:
-    return make_history_report(regressed, NAME, folder=tmp_path_factory.mktemp("page"))[1]
+    return make_report(regressed, NAME, folder=tmp_path_factory.mktemp("page"), kind="history")
 
 
 def test_history_report_shows_when_and_by_how_much_a_metric_shifted(page):
@@ -97,7 +97,7 @@ def test_history_headline_begins_with_the_limit_that_the_newest_night_failed(pag
 
 def test_a_stable_history_says_so(settings, tmp_path):
     given_nights(settings, noisy_nights(24, seed=4))
-    text = read_page(make_history_report(settings, NAME, folder=tmp_path)[1].html)
+    text = read_page(make_report(settings, NAME, folder=tmp_path, kind="history").html)
     assert "in 24 runs; below 30, most shifts cannot be told yet." in text
     assert "No gate has judged any of these runs." in text
     assert "No baseline is set." in text
@@ -108,9 +108,9 @@ def test_nights_that_failed_or_do_not_count_are_listed_and_not_judged(settings, 
     nights[5] = dataclasses.replace(nights[5], state="failed", request_s=9.0)
     nights[8] = dataclasses.replace(nights[8], attempt=2, request_s=9.0)
     given_nights(settings, nights)
-    rows, written = make_history_report(settings, NAME, folder=tmp_path)
-    text = read_page(written.html)
+    text = read_page(make_report(settings, NAME, folder=tmp_path, kind="history").html)
     assert "it is failed, not completed" in text and "it was resumed" in text
+    rows = open_database(settings).query(lambda connection: read_history(connection, NAME))
     speed = rows.values["output_tokens_per_s"]
     assert [row["position"] for row in speed if not row["is_counted"]] == [6, 9]
     assert rows.shifts == []
@@ -118,35 +118,37 @@ def test_nights_that_failed_or_do_not_count_are_listed_and_not_judged(settings, 
 
 def test_settings_that_changed_are_named_field_by_field(settings, tmp_path):
     given_nights(settings, [*noisy_nights(3), *noisy_nights(3, temperature=0.7)], first=0)
-    assert "sampling.temperature: 0.0 → 0.7" in read_page(make_history_report(settings, NAME, folder=tmp_path)[1].html)
+    assert "sampling.temperature: 0.0 → 0.7" in read_page(
+        make_report(settings, NAME, folder=tmp_path, kind="history").html
+    )
 
 
 def test_a_short_history_and_a_baseline_that_is_not_there_are_sentences_on_the_page(settings, tmp_path):
     """A baseline that was asked for is an error."""
     given_nights(settings, noisy_nights(4, baseline="gone"))
-    text = read_page(make_history_report(settings, NAME, folder=tmp_path)[1].html)
+    text = read_page(make_report(settings, NAME, folder=tmp_path, kind="history").html)
     assert "There is no baseline 'gone'" in text
     assert "4 counted runs cannot distinguish a level shift from chance; at least 10 are needed." in text
     with pytest.raises(SpecError, match="There is no baseline 'gone'"):
-        make_history_report(settings, NAME, "gone", tmp_path)
+        make_report(settings, NAME, "gone", tmp_path, kind="history")
 
 
 def test_other_models_under_the_name_are_said_and_have_a_page_of_their_own(settings):
     given_nights(settings, noisy_nights(2, model="models/large"))
     given_nights(settings, noisy_nights(3), first=2)
-    rows, written = make_history_report(settings, NAME)
-    assert len(rows.runs) == 3
+    written = make_report(settings, NAME, kind="history")
+    assert ", 3 runs, " in written.document.subtitle
     assert "Other runs with this name are not shown: models/large on sums." in read_page(written.html)
-    large, other = make_history_report(settings, "night-000")
-    assert len(large.runs) == 2 and other.html != written.html
+    other = make_report(settings, "night-000", kind="history")
+    assert ", 2 runs, " in other.document.subtitle and other.html != written.html
 
 
 def test_names_of_any_kind_have_a_page_inside_the_data_folder(settings):
     names = ["<script>alert(1)</script>", "../../etc", "…" * 300]
     run_ids = given_nights(settings, [NightOf(name=name) for name in names])
     for run_id, name in zip(run_ids, names, strict=True):
-        rows, written = make_history_report(settings, run_id)
-        assert rows.newest["name"] == name
+        written = make_report(settings, run_id, kind="history")
+        assert written.document.title == f"{name} over time"
         assert written.html.resolve().is_relative_to((settings.data_dir / "histories").resolve())
         assert "This is the first run; a history starts with the second." in read_page(written.html)
         assert "<script>alert" not in text_of(written.html)

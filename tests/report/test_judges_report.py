@@ -9,7 +9,8 @@ from judge_kit import PLACES, give_judge, give_judge_run, give_texts, vote
 from row_kit import Store, text_of
 from run_kit import settings_in
 
-from assayline.report.make import make_leaderboard, make_report
+from assayline.report.board import read_board
+from assayline.report.make import make_report, open_database
 from assayline.report.run.judges import say_agreement
 from assayline.settings import Settings
 from assayline.store.database import connect
@@ -138,8 +139,8 @@ def test_agreement_claims_no_more_than_the_interval(changes, words):
 
 
 def test_leaderboard_ranks_judged_pairs_and_leaves_judges_out(judged, tmp_path):
-    rows, written = make_leaderboard(judged, folder=tmp_path)
-    page = texts(written.html)
+    page = texts(make_report(judged, (), folder=tmp_path, kind="leaderboard").html)
+    rows = open_database(judged).query(read_board)
     assert "preference: org/judged-model beats every other model" in page
     assert not any(cell["run_id"] in ("careful", "guessing", "pairs") for task in rows.tasks for cell in task.cells)
     (pairs,) = rows.judged

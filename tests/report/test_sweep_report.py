@@ -17,7 +17,7 @@ from assayline.benchmark.campaign import write_campaign
 from assayline.benchmark.profile import Probe
 from assayline.flows.cli import run
 from assayline.report.charts import draw_frontier
-from assayline.report.make import Written, make_benchmark_report, make_report
+from assayline.report.make import Written, make_report
 from assayline.report.run.speed import judge_generator
 from assayline.report.search import read_probes, say_search
 from assayline.report.sweep import read_benchmark_rows
@@ -42,7 +42,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Any:
         folder = tmp_path_factory.mktemp("sweep")
         settings = settings_in(folder)
         given_sweep(settings, **sweep)
-        return settings, make_benchmark_report(settings, BENCHMARK, folder)
+        return settings, make_report(settings, BENCHMARK, folder=folder, kind="benchmark")
 
     return make_sweep
 
@@ -113,7 +113,7 @@ def test_the_knee_is_marked_and_said(sweep):
 
 def test_sweep_has_no_knee_when_no_load_between_the_ends_is_trusted(settings, tmp_path):
     given_sweep(settings, rates=(6.0,), late_at=6.0)
-    written = make_benchmark_report(settings, BENCHMARK, tmp_path)
+    written = make_report(settings, BENCHMARK, folder=tmp_path, kind="benchmark")
     assert query(settings, "select count(*) from load_point where is_knee") != [(0,)], "one of the two ends"
     assert "no load between one at a time and all at once is valid (6/s: its client sent late)." in written.text
     assert "The knee is at" not in written.text and "TTFT at the knee" not in written.text
@@ -213,7 +213,7 @@ def given_windows(settings: Settings, seconds: dict[int, list[float]]) -> None:
 
 def test_comparison_report_shows_differences_and_draws_every_repeat(settings, tmp_path):
     given_windows(settings, {8: [1.0, 1.01, 1.02, 0.99, 0.98], 32: [0.5, 0.51, 0.52, 0.49, 0.48]})
-    written = make_benchmark_report(settings, "b", tmp_path)
+    written = make_report(settings, "b", folder=tmp_path, kind="benchmark")
     assert headings(written.html) == ["Quality against cost", "Speed", "Repeats", "Runs"]
     page = texts(written.html).replace("\u00a0", " ")
     said = "max concurrency 32 has the most output tokens/s: 22 tokens/s, ×2 that of max concurrency 8, the next."
@@ -229,7 +229,7 @@ def test_comparison_report_shows_differences_and_draws_every_repeat(settings, tm
 
 def test_comparison_report_of_equal_configurations_tells_nothing_apart(settings, tmp_path):
     given_windows(settings, {8: [1.0, 2.5, 0.3, 4.0, 0.9], 32: [0.2, 3.0, 1.1, 0.8, 2.4]})
-    page = texts(make_benchmark_report(settings, "b", tmp_path).html).replace("\u00a0", " ")
+    page = texts(make_report(settings, "b", folder=tmp_path, kind="benchmark").html).replace("\u00a0", " ")
     assert "the next. The next is not shown to differ by more than noise and the limit; more repeats may." in page
     assert "10.0% more than max concurrency 32" in page
     changes = [float(number) for number in re.findall(r"−([\d.]+)%", page)]
@@ -238,14 +238,14 @@ def test_comparison_report_of_equal_configurations_tells_nothing_apart(settings,
 
 def test_comparison_report_warns_about_too_few_repeats(sad, tmp_path):
     given_windows(sad.settings, {8: [1.0, 1.1], 32: [0.5]})
-    page = texts(make_benchmark_report(sad.settings, "b", tmp_path).html)
+    page = texts(make_report(sad.settings, "b", folder=tmp_path, kind="benchmark").html)
     assert "the next. Whether that is more than noise is unknown: three repeats each allow a test." in page
 
 
 def test_comparison_report_draws_a_curve_and_compares_with_the_best_when_a_number_is_varied(settings, tmp_path):
     speeds = {1: 1.0, 4: 0.5, 64: 0.03}
     given_windows(settings, {size: [s * (1 + i / 100) for i in range(5)] for size, s in speeds.items()})
-    written = make_benchmark_report(settings, "b", tmp_path)
+    written = make_report(settings, "b", folder=tmp_path, kind="benchmark")
     page = texts(written.html).replace("\u00a0", " ")
     assert "×16.7 that of max concurrency 4, the next and ×33.3 that of max concurrency 1, the lowest. That is" in page
     curve = next(chart for chart in read_charts(written.html) if any(row.get("line") == "E2E p50" for row in chart))
@@ -287,7 +287,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, Written]:
     tasks, variants = ["sums", "words"], [f"model={model}" for model in models]
     order = [config_ids[f"{task} {variant}"] for variant in variants for task in tasks]
     write_campaign(plan_of("b", order, variants, tasks, repeats=5), settings)
-    return settings, make_benchmark_report(settings, "b", folder)
+    return settings, make_report(settings, "b", folder=folder, kind="benchmark")
 
 
 def test_frontier_has_the_cheapest_configuration_that_keeps_the_limit_first(suite):
