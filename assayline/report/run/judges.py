@@ -1,10 +1,11 @@
 """Report section about judges: how far their verdicts can be trusted, what they found, and what they cost."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
 from assayline.comparison.judges import audit_judges
+from assayline.report.answers import list_messages, read_whole_answers
 from assayline.report.document import (
     Column,
     Paragraph,
@@ -48,19 +49,17 @@ class Rubric:
     """Rows of audit_judges: judge runs, then the panel."""
     worst: list[Row]
     disagreements: list[Row]
+    min_kappa: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeRows:
     """Judges of a run's answers, and the runs whose answers it judges itself."""
 
-    run_id: str
     sources: list[Row]
     """Runs whose answers are the prompts of this run."""
-    rubrics: list[Rubric] = field(default_factory=list)
-    limits: dict[str, float | None] = field(default_factory=dict)
-    """min_kappa by rubric."""
-    costs: list[Row] = field(default_factory=list)
+    rubrics: list[Rubric]
+    costs: list[Row]
     """The run itself, its judges, and their sum; empty for a run without judges."""
 
 
@@ -73,31 +72,36 @@ def read_judges(connection: Connection, run_id: str) -> JudgeRows:
     ensure_metrics(connection, [row["judge_run_id"] for row in judges])
     by_rubric = groupby([*own, *judges], key=itemgetter("run_id", "rubric"))
     found = [(rubric, list(rows)[:JUDGES]) for (_, rubric), rows in by_rubric]
-    rubrics = [_read_rubric(connection, rubric, rows) for rubric, rows in found[:RUBRICS]]
-    costs = list_judging_costs(connection, run_id) if judges else []
     limits = {row["scorer"]: row["min_kappa"] for row in read_rows(connection, _LIMITS, run_id)}
-    return JudgeRows(run_id, sources, rubrics, limits, costs)
+    rubrics = [_read_rubric(connection, name, rows, limits.get(name)) for name, rows in found[:RUBRICS]]
+    return JudgeRows(sources, rubrics, list_judging_costs(connection, run_id) if judges else [])
 
 
-def _read_rubric(connection: Connection, name: str, judges: list[Row]) -> Rubric:
+def _read_rubric(connection: Connection, name: str, judges: list[Row], min_kappa: float | None = None) -> Rubric:
     models = {row["judge_run_id"]: row["model"] for row in judges}
     audits = audit_judges(connection, list(models))
     worst, wrong = read_rows(connection, _SHOWN, False, WORST), read_rows(connection, _SHOWN, True, DISAGREEMENTS)
     _add_texts(connection, [*worst, *wrong])
-    return Rubric(name, models, audits, worst, wrong)
+    return Rubric(name, models, audits, worst, wrong, min_kappa)
 
 
 def _add_texts(connection: Connection, rows: list[Row]) -> None:
     """Add the last user message, and the judged answers; None if their run is not in this database."""
     columns = ("run_id", "prompt_id", "occurrence", "repeat_index")
     sides = [[tuple(row[f"{side}_{name}"] for name in columns) for row in rows] for side in ("judged", "other")]
-    named = [[key[place] for keys in sides for key in keys] for place in (0, 1)]
-    asked, found = (
-        {tuple(key): text for *key, text in connection.execute(query, named).fetchall()}
-        for query in (_PROMPTS, _ANSWERS)
-    )
-    for row, judged, other in zip(rows, *sides, strict=True):
-        row |= {"prompt": asked.get(judged[:3]), "answer": found.get(judged), "other_answer": found.get(other)}
+    named = ([key[place] for keys in sides for key in keys] for place in (0, 1))
+    answers = {
+        tuple(row[name] for name in columns): row
+        for run_id, asked in groupby(read_rows(connection, _REQUESTS, *named), key=itemgetter("run_id"))
+        for row in read_whole_answers(connection, run_id, [one["request_id"] for one in asked], ["turns_said"]).values()
+    }
+    for row, *keys in zip(rows, *sides, strict=True):
+        judged, other = (answers.get(key, _UNKNOWN) for key in keys)
+        asked = [said for role, said in list_messages(judged) if role == "user"]
+        row |= {"prompt": asked[-1] if asked else None, "answer": judged["text"], "other_answer": other["text"]}
+
+
+_UNKNOWN: Row = dict.fromkeys(("text", "messages_json", "asked_json", "turns_said"))
 
 
 _LIMITS = """
@@ -147,27 +151,12 @@ _SHOWN = """
 """Answers whose verdict differs from the label, the widest difference first; or answers with a verdict below the best,
 the lowest mean first, without pairs. Of several verdicts on an answer, the one farthest from the label, or the lowest.
 Ties are broken by prompt_id, a digest, so they come from anywhere in the file."""
-_PROMPTS = """
-    select
-        run_id,
-        prompt_id,
-        occurrence,
-        list_filter(
-            from_json(messages_json, '["json"]'), lambda message: (message ->> 'role') = 'user'
-        )[-1] ->> 'content'
-    from main.prompt
-    where run_id in (select unnest($1::varchar[])) and prompt_id in (select unnest($2::varchar[]))
-"""
-_ANSWERS = """
-    select requests.run_id, prompt_id, occurrence, repeat_index, arg_min(text, coalesce(finished_at_s, 0))
+_REQUESTS = """
+    select distinct run_id, request_id
     from raw.requests
-    join raw.completions using (run_id, request_id)
-    where requests.run_id in (select unnest($1::varchar[]))
-        and prompt_id in (select unnest($2::varchar[]))
-        and option_index is null
-        and coalesce(turn_index = turns - 1, true)
-        and error_kind is null
-    group by all
+    where run_id in (select unnest($1::varchar[])) and prompt_id in (select unnest($2::varchar[]))
+        and coalesce(option_index, 0) = 0 and coalesce(turn_index = turns - 1, true)
+    order by all
 """
 
 
@@ -244,7 +233,7 @@ def say_distrust(judges: JudgeRows) -> list[str]:
     """Name each judge or panel that agrees with the labels less than its min_kappa."""
     said = []
     for rubric in judges.rubrics:
-        least = judges.limits.get(rubric.name)
+        least = rubric.min_kappa
         panel = [audit["kappa"] for audit in rubric.audits if len(audit["judges"]) > 1]
         kappas = panel or [audit["kappa"] for audit in rubric.audits]
         kappa = None if None in kappas else min(kappas, default=None)
