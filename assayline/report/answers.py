@@ -45,10 +45,9 @@ CONDITIONS = {
     "label=any": "label.label is not null",
     "label=none": "label.label is null",
 }
-RUNS = """select
+RUN_COLUMNS = """
     run_id, name, model, prompt_set, purpose, state, message, started_at, expected_requests, benchmark_id, baselines,
-    tags, note, accuracy, accuracy_low, accuracy_high, output_tokens_per_s, verdict
-from main.run"""
+    tags, note, accuracy, accuracy_low, accuracy_high, output_tokens_per_s, verdict"""
 CHOICES = ("name", "model", "purpose", "state")
 RUN_CONDITIONS = {
     **{name: f"{name} = ${name}" for name in CHOICES},
@@ -234,7 +233,7 @@ def write_runs(given: Mapping[str, str]) -> Query:
     """Return the list of runs, as `model`, `state`, `tag`, `text` and `sort` select them."""
     order = {"accuracy": "accuracy desc nulls last", "speed": "output_tokens_per_s desc nulls last", "name": "name"}
     conditions = [RUN_CONDITIONS[name] for name in RUN_CONDITIONS if given[name]]
-    text = RUNS + ("\nwhere " + "\n    and ".join(conditions) if conditions else "")
+    text = f"select{RUN_COLUMNS}\nfrom main.run" + ("\nwhere " + "\n    and ".join(conditions) if conditions else "")
     return Query(text, order.get(given["sort"], "started_at desc") + ", run_id", {**given})
 
 
@@ -344,36 +343,35 @@ def _list_words(arguments: Mapping[str, Any]) -> list[str]:
     return [f"{low + step * place:g}" for place in range(round((high - low) / step) + 1)]
 
 
-def read_answer(
-    connection: Connection, run_id: str, request_id: str, parts: Collection[str] | None = None
-) -> Row | None:
-    """Read an answer: its request, texts, prompt, and its scores, labels, options and turns_said as `parts` names
-    them. By default all, and the verdicts of judges.
-    """
-    return read_whole_answers(connection, run_id, [request_id], parts).get(request_id)
+def read_answer(connection: Connection, run_id: str, request_id: str) -> Row | None:
+    """Read an answer with all of its parts, its times, and the verdicts of judges."""
+    row = read_whole_answers(connection, run_id, [request_id], _PARTS).get(request_id)
+    if row is not None:
+        row.update(*read_rows(connection, _TIMES, run_id, request_id))
+        judges = "select list(distinct judge_run_id) from internal.judge_run where run_id = ? and not is_pairs"
+        ((judge_run_ids,),) = connection.execute(judges, [run_id]).fetchall()
+        key = (run_id, *_name_sample(row))
+        row["verdicts"] = read_rows(connection, _VERDICTS, judge_run_ids, *key) if judge_run_ids else []
+    return row
 
 
 def read_whole_answers(
-    connection: Connection, run_id: str, request_ids: Sequence[str], parts: Collection[str] | None = None
+    connection: Connection, run_id: str, request_ids: Sequence[str], parts: Collection[str]
 ) -> dict[str, Row]:
-    """Read answers of a run as `read_answer` does, by request id: all in one query, then their parts."""
+    """Read answers of a run by request id: requests, texts and prompts in one query, then their scores, labels, options
+    and turns_said, as `parts` names them.
+    """
     if not request_ids:
         return {}
     rows = read_rows(connection, _ANSWER.format(_ask(request_ids)), run_id, *request_ids)
     prompt_ids = list({row["prompt_id"] for row in rows})
     for name, query in _PARTS.items():
-        asked = [row for row in rows if _has_part(row, name)] if parts is None or name in parts else []
+        asked = [row for row in rows if name in parts and _has_part(row, name)]
         found: dict[tuple[Any, ...], list[Row]] = {}
         for one in read_rows(connection, query, run_id, prompt_ids) if asked else ():
             found.setdefault(_name_sample(one), []).append(one)
         for row in rows:
             row[name] = found.get(_name_sample(row), []) if row in asked else []
-    judges = "select list(distinct judge_run_id) from internal.judge_run where run_id = ? and not is_pairs"
-    for row in rows if parts is None else ():
-        row.update(*read_rows(connection, _TIMES, run_id, row["request_id"]))
-        ((judge_run_ids,),) = connection.execute(judges, [run_id]).fetchall()
-        key = (run_id, *_name_sample(row))
-        row["verdicts"] = read_rows(connection, _VERDICTS, judge_run_ids, *key) if judge_run_ids else []
     return {row["request_id"]: row for row in rows}
 
 

@@ -124,13 +124,14 @@ def _list_measured(measured: Sequence[Measured], metric: str) -> list[Measured]:
     return [one for one in measured if metric in one.metrics and one.metrics[metric]["repeats"]]
 
 
-def say_best(measured: Sequence[Measured], metric: str = "output_tokens_per_s") -> str:
-    """Say which configuration is best in a metric, by how much, and whether it is more than noise."""
+def say_best(measured: Sequence[Measured]) -> str:
+    """Say which configuration has the most output tokens/s, by how much, and whether it is more than noise."""
+    metric = "output_tokens_per_s"
     known = _list_measured(measured, metric)
     if len(known) < 2:
         return ""
     values = {one.label: one.metrics[metric] for one in known}
-    known.sort(key=lambda one: values[one.label]["median_value"], reverse=values[known[0].label]["higher_is_better"])
+    known.sort(key=lambda one: values[one.label]["median_value"], reverse=True)
     first, second, last = known[0], known[1], known[-1]
     ahead = [f"{_say_ratio(values[first.label], values[second.label])} {show_label(second.label)}, the next"]
     if last is not second:

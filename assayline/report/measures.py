@@ -34,14 +34,14 @@ def measured(*metrics: str, is_wide: bool = False) -> list[Column]:
     return [Column(name_metric(metric), metric, show_of(metric), is_wide) for metric in metrics]
 
 
-def spread(name: str, key: str, show: Show = show_share, is_wide: bool = False) -> list[Column]:
+def spread(name: str, key: str, show: Show = show_share) -> list[Column]:
     """Return the columns of a value and of its 95% interval, whose ends are `key`_low and `key`_high."""
-    return [Column(name, key, show, is_wide), Column("95% CI", (f"{key}_low", f"{key}_high"), show, is_wide)]
+    return [Column(name, key, show), Column("95% CI", (f"{key}_low", f"{key}_high"), show)]
 
 
-def valued(header: str, key: str, is_wide: bool = False) -> Column:
+def valued(header: str, key: str) -> Column:
     """Return the column of a value whose unit is in its row."""
-    return Column(header, lambda row: show_metric(row[key], row["unit"]), show_number, is_wide)
+    return Column(header, lambda row: show_metric(row[key], row["unit"]), show_number)
 
 
 def show_interval(row: Row) -> str:

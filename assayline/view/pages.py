@@ -24,6 +24,7 @@ from assayline.report.answers import (
     CHANGES,
     CHOICES,
     PAGE_ROWS,
+    RUN_COLUMNS,
     TEXTS,
     Filters,
     RunChoices,
@@ -60,19 +61,6 @@ MOST_WORDS = 4_000
 MOST_MARKDOWN = 50_000
 """Characters of an answer that are rendered as Markdown; the text above has all."""
 MEDIA_PIXELS = 900
-UNKNOWN = (
-    "purpose",
-    "baselines",
-    "benchmark_id",
-    "tags",
-    "note",
-    "verdict",
-    "accuracy",
-    "accuracy_low",
-    "accuracy_high",
-    "output_tokens_per_s",
-)
-"""Columns of a run that the database does not have yet."""
 RUN_ID = re.compile(r"\d{8}-\d{6}-[\w-]+")
 TEMPLATES = Path(__file__).parent / "templates"
 TIMES = {"queued": "queue_s", "TTFT": "ttft_s", "TPOT": "tpot_s", "E2E": "e2e_s"}
@@ -156,7 +144,8 @@ class Pages:
 
         rows, choices = self._reader.read(read)
         known = {row["run_id"] for row in rows}
-        new = [{**dict.fromkeys(UNKNOWN), **running[run_id]} for run_id in running if run_id not in known]
+        unknown = dict.fromkeys(re.findall(r"\w+", RUN_COLUMNS))  # the database learns them later
+        new = [unknown | running[run_id] for run_id in running if run_id not in known]
         listed = [{**row, **running.get(row["run_id"], {})} for row in rows[:PAGE_ROWS]]
         runs = [*(new if number == 1 and not any(given.values()) else ()), *listed]
         suites = list_campaigns(self._settings, "suite") if any(run["purpose"] == "suite" for run in runs) else ()
