@@ -167,8 +167,9 @@ def test_a_baseline_shows_what_became_worse_and_whether_by_chance(weeks, compare
 LIMITS = {"errors": "pass", "accuracy, exact_match": "fail", "e2e_p95_s": "inconclusive"}
 
 
-def test_report_begins_with_the_verdict_when_a_gate_judged_the_run(settings, tmp_path):
-    given_nights(settings, [NightOf(), NightOf(right=20, verdict=LIMITS), NightOf(verdict={"errors": "pass"})])
+def test_report_begins_with_the_verdict_of_a_gate_and_names_fields_that_differ(settings, tmp_path):
+    nights = [NightOf(), NightOf(right=20, verdict=LIMITS), NightOf(verdict={"errors": "pass"}, temperature=1.5)]
+    given_nights(settings, nights)
     written = make_report(settings, "night-001", "night-000", tmp_path)
     page = html.unescape(text_of(written.html))
     assert re.findall(r'<span class="state state-worse">(\w+)</span>', page) == ["worse"], "a red badge"
@@ -205,6 +206,9 @@ def test_report_begins_with_the_verdict_when_a_gate_judged_the_run(settings, tmp
     passed = make_report(settings, "night-002", "night-000", tmp_path)
     kept = "This run is within its limits against the baseline."
     assert (passed.document.state, passed.document.headline[0]) == ("completed", kept)
+    page = html.unescape(text_of(passed.html))
+    assert "Differences: sampling.temperature: 0.0 → 1.5." in page
+    assert 'class="figure bad">\n      <dt>Accuracy' not in page
     unjudged = make_report(settings, "night-000", "night-001", tmp_path)
     assert "**Limits**" not in unjudged.text and unjudged.document.headline[0].startswith("Run completed")
 
@@ -267,13 +271,6 @@ def test_put_on_page_leaves_out_images_then_sections_when_there_is_no_room(compa
         )
 
 
-def test_report_names_the_fields_that_differ_from_the_baseline(settings, tmp_path):
-    given_nights(settings, [NightOf(), NightOf(temperature=1.5)])
-    page = html.unescape(text_of(make_report(settings, "night-001", "night-000", tmp_path).html))
-    assert "Differences: sampling.temperature: 0.0 → 1.5." in page
-    assert 'class="figure bad">\n      <dt>Accuracy' not in page
-
-
 HERE = "host; assayline 1; CPU, vLLM 0.30, torch 2, driver 5; prompts a"
 
 
@@ -296,12 +293,6 @@ HERE = "host; assayline 1; CPU, vLLM 0.30, torch 2, driver 5; prompts a"
 )
 def test_conditions_are_named_only_if_they_differ(ours, named):
     assert re.match(named or "$", say_conditions(ours, HERE))
-
-
-def test_report_names_the_row_of_an_error_example(sad, tmp_path):
-    sad.given("run", "completed", dict(OK), {"error_kind": "template_error", "error_message": "a null"})
-    page = html.unescape(text_of(make_report(sad.settings, "run", folder=tmp_path).html))
-    assert "Example of template_error: row 1 of the source" in page
 
 
 def test_runs_without_a_prompt_in_common_are_not_compared(sad, tmp_path):
@@ -341,6 +332,7 @@ def test_runs_without_a_prompt_in_common_are_not_compared(sad, tmp_path):
                 "Run completed: 0% correct, 3 of 3 requests failed.",
                 "No prompt was answered correctly",
                 "it was bad",
+                "Example of bad: row 0 of the source",
             ],
         ),
         (
@@ -365,12 +357,17 @@ def test_report_shows_no_section_without_data(sad, tmp_path, state, lacking, ans
     assert headings(page) == [section for section in SECTIONS if section not in lacking]
     for sentence in sentences:
         assert sentence in page.replace("\u00a0", " ")
+    assert "fake, continuous, 1 worker<" in page
     assert "None" not in page and "nan" not in page.split("Configuration")[0].lower().split()
 
 
 @pytest.mark.parametrize("has_texts", [True, False])
 def test_shared_report_names_no_folder_and_no_host(sad, tmp_path, has_texts):
-    spec = {"engine": {"server": {"url": "http://gpu-7:8000/v1"}}, "prompts": {"source": {"path": "/srv/alice/rows"}}}
+    spec = {
+        "engine": {"server": {"url": "http://gpu-7:8000/v1"}, "backend": "async", "mode": "continuous"},
+        "prompts": {"source": {"path": "/srv/alice/rows"}},
+        "workers": "auto",
+    }
     error = {"error_kind": "prompt_error", "error_message": "Cannot read /srv/alice/media/1.png"}
     sad.given("run", "completed", {**OK, "text": "an answer", "rendered": "/srv/asked", "score": 0.0}, error)
     change = "update raw.runs set model = '/srv/alice/llama', host_name = 'gpu-7', spec_json = ?, job = ?"
@@ -381,6 +378,7 @@ def test_shared_report_names_no_folder_and_no_host(sad, tmp_path, has_texts):
         written = make_report(sad.settings, "run", folder=folder, has_texts=has_texts)
         page = written.html.read_text(encoding="utf-8") + written.markdown.read_text(encoding="utf-8")
         assert "alice" not in page and "gpu-" not in page and "llama" in page and "42" in page
+        assert "async, continuous, workers: auto" in page
         assert [text in page for text in ("an answer", "/srv/asked", "1.png", "…/v1")] == [has_texts] * 4
         assert written.html.stat().st_size < 100_000 or folder
 
@@ -395,13 +393,21 @@ def test_hostile_text_is_text(sad, tmp_path):
     answer = {**OK, "text": HOSTILE, "rendered": HOSTILE, "target": HOSTILE, "score": 0.0}
     error = {"error_kind": HOSTILE, "error_message": HOSTILE, "rendered": HOSTILE}
     sad.given("run", "failed", answer, error, message=HOSTILE)
+    with connect(sad.settings.database_path, 10) as connection:
+        for table in ("scorers", "scores"):
+            connection.execute(f"update {table} set scorer = ?", [HOSTILE])
+        event = "insert into engine_events values ('run', 'w', 1, 0, 'failed', 1.5, null, ?, '{}')"
+        connection.execute(event, [HOSTILE])
     written = make_report(sad.settings, "run", folder=tmp_path)
+    charts = read_charts(written.html)
+    found = [row["what"] for chart in charts for rows in chart for row in rows if "what" in row]
+    assert found and set(found) == {" ".join(HOSTILE.split())[:300]}, "no element of their data ends"
     seen = Seen()
     seen.feed(written.html.read_text(encoding="utf-8"))
     assert seen.texts["pre"].count(SHOWN) == 5
     assert "img" not in seen.attributes
     assert [names for names in seen.attributes["script"] if "src" in names] == []
-    assert len(seen.attributes["script"]) == len(read_charts(written.html)) + 3
+    assert len(seen.attributes["script"]) == len(charts) + 3
     assert not [name for found in seen.attributes.values() for names in found for name in names if name[:2] == "on"]
     text = written.markdown.read_text(encoding="utf-8")
     assert text.count(f"````text\n{SHOWN}\n````") == 5
@@ -417,15 +423,6 @@ def test_hostile_text_is_text(sad, tmp_path):
         assert not re.search(piece, outside), piece
 
 
-@pytest.mark.parametrize(("workers", "named"), [(None, "1 worker"), (2, "2 workers"), ("auto", "workers: auto")])
-def test_report_names_the_workers_of_the_spec(sad, tmp_path, workers, named):
-    sad.given("run", "completed", dict(OK))
-    spec = {"engine": {"backend": "async", "mode": "continuous"}, "workers": workers}
-    with connect(sad.settings.database_path, 10) as connection:
-        connection.execute("update raw.runs set spec_json = ?", [json.dumps(spec)])
-    assert f"async, continuous, {named}<" in text_of(make_report(sad.settings, "run", folder=tmp_path).html)
-
-
 def test_report_names_a_context_that_was_shortened(sad, tmp_path):
     sad.given("run", "completed", dict(OK))
     change = '{"max_model_len": {"from": 32768, "to": 19968}}'
@@ -437,19 +434,6 @@ def test_report_names_a_context_that_was_shortened(sad, tmp_path):
             )
     page = html.unescape(text_of(make_report(sad.settings, "run", folder=tmp_path).html))
     assert "The context of worker-0 has 19,968 tokens instead of 32,768" in page
-
-
-def test_hostile_text_ends_no_element_of_chart_data(sad, tmp_path):
-    sad.given("run", "completed", {**OK, "score": 1.0})
-    with connect(sad.settings.database_path, 10) as connection:
-        connection.execute("update scorers set scorer = ?", [HOSTILE])
-        connection.execute("update scores set scorer = ?", [HOSTILE])
-        connection.execute(
-            "insert into engine_events values ('run', 'w', 1, 0, 'failed', 1.5, null, ?, '{}')", [HOSTILE]
-        )
-    charts = read_charts(make_report(sad.settings, "run", folder=tmp_path).html)
-    found = [row["what"] for chart in charts for rows in chart for row in rows if "what" in row]
-    assert found and set(found) == {" ".join(HOSTILE.split())[:300]}
 
 
 def test_long_texts_are_cut_and_say_so(sad, tmp_path):
@@ -503,6 +487,23 @@ def test_report_command_rejects_bad_input(weeks, monkeypatch, capsys, arguments,
     assert run("report", arguments) == code
     err = capsys.readouterr().err
     assert err.startswith("error: ") and fragment in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "a --history b",
+        "a --benchmark b",
+        "a --leaderboard",
+        "--benchmark b --baseline a",
+        "--leaderboard --baseline a",
+    ],
+)
+def test_report_command_takes_one_subject_and_a_baseline_only_of_runs_and_histories(words):
+    with pytest.raises(SystemExit) as ended:
+        run("report", words.split())
+    assert ended.value.code == 2
 
 
 def test_an_unfinished_run_has_no_report(sad, tmp_path):
