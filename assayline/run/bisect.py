@@ -19,7 +19,7 @@ from assayline.comparison.reread import describe_reading
 from assayline.digests import digest_json
 from assayline.engines.pool import EnginePool
 from assayline.errors import AssaylineError, ComparisonError, RunFailedError, SpecError, StoreError
-from assayline.run.campaign import do_campaign, holding, list_done
+from assayline.run.campaign import do_campaign, hold_campaign, list_done
 from assayline.run.driver import FrontEnd
 from assayline.run.reread import PROMPTS, Reference, check_same_prompts, find_reference, plan_reading
 from assayline.run.stages import save_verdicts
@@ -74,7 +74,7 @@ def bisect(good: EvalSpec, bad: EvalSpec | None, front: FrontEnd, resume: str = 
     asked |= {"names": plan.names, "ends": [[end.config_id, end.spec_json] for end in ends]}
     campaign = replace(campaign, asked=digest_json(asked))
     campaign = (resume != NEVER and campaigns.find_unfinished(campaign, front.settings)) or campaign
-    with holding(campaign, front) as engines:
+    with hold_campaign(campaign, front) as engines:
         result = _Search(plan, campaign, front, engines, models, DatabaseThread(front.settings).run).run()
     campaigns.write_campaign(replace(campaign, is_over=True), front.settings)
     return result

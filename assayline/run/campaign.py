@@ -33,7 +33,7 @@ from assayline.clock import RunClock
 from assayline.comparison.gate import GateReport, find_limits
 from assayline.comparison.queries import read_metric, read_side
 from assayline.engines.pool import EnginePool
-from assayline.errors import AssaylineError, JudgeNotTrustedError, RunFailedError, SpecError, StoreError
+from assayline.errors import AssaylineError, JudgeNotTrustedError, RunFailedError, SpecError
 from assayline.report.make import Written, make_report, write_report
 from assayline.report.search import read_achieved_rates, read_probes
 from assayline.report.suite import compose_suite, describe_decision
@@ -49,7 +49,7 @@ from assayline.spec.suite import SuiteSpec
 from assayline.stats.repeats import FEWEST_PAIRS
 from assayline.stats.worse import NIGHTS
 from assayline.store.database import Connection, Row
-from assayline.store.locks import lock_run, name_holder
+from assayline.store.locks import holding
 from assayline.store.manifest import AUTO, Manifest, Purpose, new_run_id
 from assayline.store.thread import DatabaseThread
 
@@ -84,19 +84,14 @@ class SuiteResult:
 
 
 @contextmanager
-def holding(campaign: Campaign, front: FrontEnd) -> Iterator[EnginePool]:
+def hold_campaign(campaign: Campaign, front: FrontEnd) -> Iterator[EnginePool]:
     """Hold the campaign for this process, and return the engines that its runs share."""
     folder = campaign_dir(front.settings, campaign.kind, campaign.campaign_id)
     what = f"{campaign.kind.capitalize()} {campaign.campaign_id}"
-    if (lock := lock_run(folder)) is None:
-        raise StoreError(f"{what} is in use by {name_holder(folder)}. hint: wait for its end.")
-    try:
+    with holding(folder, "wait for its end.", what), EnginePool() as engines:
         if campaign.order and read_runs(campaign, front.settings):
             front.log.info("%s is resumed; --fresh (resume: never) starts a new one.", what)
-        with EnginePool() as engines:
-            yield engines
-    finally:
-        lock.release()
+        yield engines
 
 
 def do_campaign(campaign: Campaign, front: FrontEnd, engines: EnginePool) -> dict[str, str]:
@@ -158,7 +153,7 @@ def run_benchmark(campaign: Campaign, front: FrontEnd) -> BenchmarkResult:
     base = _find_base(campaign)
     for cell in campaign.cells if campaign.quality == "kl" else ():
         check_same_prompts(Reference(base.key, base.spec, None, None, []), cell.spec)
-    with holding(campaign, front) as engines:
+    with hold_campaign(campaign, front) as engines:
         failed = do_campaign(campaign, front, engines)
         while campaign.profile and not failed:
             try:
@@ -314,7 +309,7 @@ def _measure_again(front: FrontEnd, run_id: str, baseline: str | None, limits: d
         )
     campaign = new_campaign("gate", specs[1].name, sides, alternate(sides, repeats))
     campaign = find_unfinished(campaign, front.settings) or campaign
-    with holding(campaign, front) as engines:
+    with hold_campaign(campaign, front) as engines:
         if failed := do_campaign(campaign, front, engines):
             why = " ".join(failed.values())
             raise RunFailedError(f"Run {run_id} cannot be measured again with its baseline. {why}")
@@ -352,7 +347,7 @@ def _run_suite(wanted: SuiteSpec, front: FrontEnd, resume: str, is_nightly: bool
     baselines = {cell.key: by_key[name_baseline(cell)] for cell in campaign.cells if name_baseline(cell) in by_key}
     cells = [cell for cell in campaign.cells if not cell.is_baseline]
     check_repeats(cells, is_nightly=is_nightly)
-    with holding(campaign, front) as engines:
+    with hold_campaign(campaign, front) as engines:
         failed = {} if resume == REJUDGE else do_campaign(campaign, front, engines)
         nights = NIGHTS if is_nightly else 1
         judged = [_judge(cell, baselines.get(cell.key), campaign, failed, front, nights) for cell in cells]

@@ -7,7 +7,7 @@ deletes what is left. A run goes with the runs of its judges, and a campaign wit
 import json
 import shutil
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from assayline.errors import StoreError
 from assayline.files import measure_folder, storing
 from assayline.settings import Settings
 from assayline.store.database import Connection, read_rows, transaction
-from assayline.store.locks import is_worked_on, lock_run, name_holder
+from assayline.store.locks import holding, is_worked_on, name_holder
 from assayline.store.manifest import Manifest, list_manifests, match_run_id, read_spec_json, unknown_run
 from assayline.store.runs import forget_runs
 from assayline.store.thread import DatabaseThread
@@ -165,10 +165,9 @@ class _Plan:
 
 
 def _delete(settings: Settings, one: Deletion) -> None:
-    locks = [lock for folder in one.folders if (lock := lock_run(folder))]
-    try:
-        if len(locks) < len(one.folders):
-            raise StoreError(f"{one.kind.capitalize()} {one.name} is in use. hint: wait for its end.")
+    with ExitStack() as held:
+        for folder in one.folders:
+            held.enter_context(holding(folder, "wait for its end.", f"{one.kind.capitalize()} {one.name}"))
 
         def forget(connection: Connection) -> None:
             with transaction(connection):
@@ -180,6 +179,3 @@ def _delete(settings: Settings, one: Deletion) -> None:
             with storing(f"{folder} cannot be deleted", "fix the permissions, and repeat the command."):
                 aside = folder.rename(settings.data_dir / f"{ASIDE}{folder.name}")
                 shutil.rmtree(aside)
-    finally:
-        for lock in locks:
-            lock.release()

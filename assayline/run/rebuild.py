@@ -19,7 +19,7 @@ from assayline.spec.criteria import Scorer
 from assayline.store.database import TABLE_VERSION, Connection, connect, transaction
 from assayline.store.decisions import restore_decisions
 from assayline.store.ingest import RunOutcome, read_outcomes, reload_parts, rescue_parts
-from assayline.store.locks import lock_run, name_holder
+from assayline.store.locks import holding
 from assayline.store.manifest import (
     IMPORTS,
     Manifest,
@@ -83,12 +83,7 @@ def rebuild_runs(run_dirs: Sequence[Path], database: Path, wait_s: float, set_as
                     f"{TABLE_VERSION} is needed. hint: load them with assayline {rebuilt.manifest.assayline_version}, "
                     "which wrote them."
                 )
-            if (lock := lock_run(run_dir)) is None:
-                raise StoreError(
-                    f"Run {run_dir.name} is in use by {name_holder(run_dir)}. hint: rebuild it after that process "
-                    "exits."
-                )
-            held.callback(lock.release)
+            held.enter_context(holding(run_dir, "rebuild it after that process exits."))
         try:
             _reload(connection, given)
         except DamagedPartsError as error:

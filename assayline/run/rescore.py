@@ -18,7 +18,7 @@ from assayline.settings import Settings
 from assayline.spec.criteria import Loglikelihood, Scorer, name_scorers
 from assayline.spec.judges import JudgeScorer
 from assayline.store.database import Connection, read_rows, transaction
-from assayline.store.locks import lock_run, name_holder
+from assayline.store.locks import holding
 from assayline.store.manifest import (
     ENDED_WELL,
     Manifest,
@@ -82,11 +82,7 @@ def rescore_run(
     _check_state(run, force)
     _check_kinds(spec, scorers)
     check_scorers(scorers)
-    if (lock := lock_run(run_dir)) is None:
-        raise StoreError(
-            f"Run {run.run_id} is in use by {name_holder(run_dir)}. hint: score it after that process exits."
-        )
-    try:
+    with holding(run_dir, "score it after that process exits."):
         everything = merge_scorers(read_run_scorers(run_dir, spec), scorers)
         asked = [scorer.title for scorer in scorers or everything]
         database = DatabaseThread(settings)
@@ -116,8 +112,6 @@ def rescore_run(
             return rescored
 
         return database.run(score)
-    finally:
-        lock.release()
 
 
 def list_stale_runs(settings: Settings) -> list[str]:

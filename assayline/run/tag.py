@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from assayline.errors import StoreError
 from assayline.settings import Settings
-from assayline.store.locks import lock_run, name_holder
+from assayline.store.locks import holding
 from assayline.store.manifest import Manifest, change_tags, find_run, read_manifest, write_manifest
 from assayline.store.thread import DatabaseThread
 
@@ -19,18 +18,11 @@ def tag_run(
     StoreError, also for a run that another process works on.
     """
     run_dir = find_run(settings.data_dir / "runs", run_id)
-    lock = lock_run(run_dir)
-    if lock is None:
-        raise StoreError(
-            f"Run {run_id} is in use by {name_holder(run_dir)}. hint: wait for its end; --tag tags a run that begins."
-        )
-    try:
+    with holding(run_dir, "wait for its end; --tag tags a run that begins."):
         run = read_manifest(run_dir)
         text = note and note.encode("utf-8", "replace").decode()  # arguments of a shell need not be UTF-8
         run = replace(run, tags=change_tags(run.tags, add, drop), note=run.note if text is None else text or None)
         write_manifest(run_dir, run)
         update = "update raw.runs set tags = ?, note = ? where run_id = ?"
         DatabaseThread(settings).run(lambda connection: connection.execute(update, [run.tags, run.note, run_id]))
-    finally:
-        lock.release()
     return run

@@ -8,6 +8,7 @@ import fcntl
 import os
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -35,6 +36,18 @@ class RunLock:
 def lock_run(run_dir: Path) -> RunLock | None:
     """Lock a run for this process; None if another process drives it. Raises StoreError."""
     return lock_file(run_dir / FLOW_LOCK, _LOOKING_S)
+
+
+@contextlib.contextmanager
+def holding(run_dir: Path, hint: str, what: str | None = None) -> Iterator[None]:
+    """Hold the lock of a run, or of a campaign as `what`, for this process. Raises StoreError if another one has it."""
+    if (lock := lock_run(run_dir)) is None:
+        holder = name_holder(run_dir)
+        raise StoreError(f"{what or f'Run {run_dir.name}'} is in use by {holder}. hint: {hint}")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def lock_file(path: Path, wait_s: float) -> RunLock | None:
