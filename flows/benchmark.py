@@ -15,13 +15,11 @@ from typing import Any, Literal
 
 from prefect import flow
 
+from assayline.api import operations
 from assayline.benchmark.campaign import Quality
-from assayline.benchmark.configurations import BenchmarkAsk, plan_benchmark
-from assayline.flows.evaluate import Resume, SpecParameter, check_deployed_spec, complete, name_by
-from assayline.flows.live.logs import load_flow_settings
+from assayline.flows.evaluate import Resume, SpecParameter, check_deployed_spec, name_by, open_front
 from assayline.flows.live.reporting import end
-from assayline.flows.live.watch import FlowFront
-from assayline.run.campaign import BenchmarkResult, run_benchmark
+from assayline.run.campaign import BenchmarkResult
 from assayline.spec.file import as_spec
 from assayline.store.manifest import AUTO
 
@@ -64,9 +62,8 @@ def benchmark(
         quality: `kl` compares probabilities instead of scores: after the runs, each engine reads answers of the
             baseline, by `gate.reread`.
     """
-    ask = BenchmarkAsk(**locals())
-    settings = load_flow_settings()
+    asked = locals()
     if spec is not None:
         check_deployed_spec(spec)
-    result = run_benchmark(plan_benchmark(ask, settings), FlowFront(settings, complete))
+    result = operations.benchmark(**asked, front=open_front())
     return end(result.headline, result)

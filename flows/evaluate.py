@@ -57,6 +57,11 @@ def describe_spec(spec: EvalSpec) -> str:
 name_run = name_by(lambda given: describe_spec(as_spec(given["spec"])), "evaluate")
 
 
+def open_front() -> FlowFront:
+    """Return the front end of the flow that runs."""
+    return FlowFront(load_flow_settings(), complete)
+
+
 def check_deployed_spec(spec: SpecParameter) -> None:
     """Raise SpecError for a spec in prefect.yaml whose template `prefect deploy` has replaced."""
     if not isinstance(spec, EvalSpec):
@@ -99,13 +104,13 @@ def _evaluate(
     spec: SpecParameter, purpose: Purpose, done: list[RunResult], engines: EnginePool | None = None
 ) -> dict[str, Any]:
     """Evaluate, and add the result to `done`, which has it even if Prefect does not return it."""
-    settings = load_flow_settings()
+    front = open_front()
     check_deployed_spec(spec)
     spec = as_spec(spec)
-    if purpose.resume == NEVER and (begun := find_retried(spec.name, settings)) and not is_done(begun):
+    if purpose.resume == NEVER and (begun := find_retried(spec.name, front.settings)) and not is_done(begun):
         purpose = dataclasses.replace(purpose, resume=begun.run_id)
     try:
-        result = driver.evaluate(spec, FlowFront(settings, complete), purpose, engines)
+        result = driver.evaluate(spec, front, purpose, engines)
     except JudgeNotTrustedError as error:
         return end(str(error), error)
     except CancelledInPrefect as error:

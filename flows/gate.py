@@ -11,13 +11,10 @@ from typing import Any
 
 from prefect import flow
 
+from assayline.api import operations
 from assayline.comparison.gate import GateReport
-from assayline.flows.evaluate import complete
-from assayline.flows.live.logs import load_flow_settings
+from assayline.flows.evaluate import open_front
 from assayline.flows.live.reporting import end_judged
-from assayline.flows.live.watch import FlowFront
-from assayline.run.campaign import gate as judge
-from assayline.store.manifest import list_run_ids, match_run_id
 
 
 @flow(name="gate", flow_run_name="gate of {run_id}", persist_result=False)
@@ -38,8 +35,7 @@ def gate(
         is_remeasured: run both again, interleaved in one session, and judge the new runs.
         is_nightly: a schedule judges every night, so that chance has many opportunities: ask for more evidence.
     """
-    settings = load_flow_settings()
-    run_id = match_run_id(run_id, list_run_ids(settings.data_dir / "runs")) or run_id
-    front = FlowFront(settings, complete)
-    report = judge(run_id, front, baseline, limits, is_remeasured=is_remeasured, is_nightly=is_nightly)
+    report = operations.gate(
+        run_id, baseline, limits, is_remeasured=is_remeasured, is_nightly=is_nightly, front=open_front()
+    )
     return end_judged(report.sentence, report, report)

@@ -10,12 +10,10 @@ from typing import Any
 
 from prefect import flow
 
+from assayline.api import operations
 from assayline.errors import JudgeNotTrustedError
-from assayline.flows.evaluate import complete
-from assayline.flows.live.logs import load_flow_settings
+from assayline.flows.evaluate import open_front
 from assayline.flows.live.reporting import end
-from assayline.flows.live.watch import FlowFront
-from assayline.run import driver
 from assayline.spec.judges import JudgeScorer
 
 
@@ -27,8 +25,7 @@ def judge(run_id: str, scorers: list[JudgeScorer]) -> dict[str, Any]:
         run_id: the judged run, which is complete.
         scorers: the judges, which become scorers of the run.
     """
-    settings = load_flow_settings()
     try:
-        return driver.judge(run_id, scorers, FlowFront(settings, complete))
+        return operations.judge(run_id, scorers, front=open_front())
     except JudgeNotTrustedError as error:
         return end(str(error), error)

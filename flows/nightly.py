@@ -11,13 +11,12 @@ from typing import Any, Literal
 
 from prefect import flow
 
+from assayline.api import operations
 from assayline.errors import JudgeNotTrustedError
-from assayline.flows.evaluate import SpecParameter, check_deployed_spec, complete, find_retried, name_by
-from assayline.flows.live.logs import load_flow_settings
+from assayline.flows.evaluate import SpecParameter, check_deployed_spec, find_retried, name_by, open_front
 from assayline.flows.live.reporting import end, end_judged
-from assayline.flows.live.watch import CancelledInPrefect, FlowFront, rename_flow_run
+from assayline.flows.live.watch import CancelledInPrefect, rename_flow_run
 from assayline.run.evaluation import RunResult
-from assayline.run.night import night
 from assayline.spec.file import as_spec
 
 
@@ -47,10 +46,10 @@ def nightly(
     """
     check_deployed_spec(spec)
     wanted = as_spec(spec)
-    settings = load_flow_settings()
-    begun = find_retried(wanted.name, settings)
+    front = open_front()
+    begun = find_retried(wanted.name, front.settings)
     try:
-        found = night(wanted, FlowFront(settings, complete), baseline, begun.run_id if begun else resume, tags)
+        found = operations.night(wanted, baseline, begun.run_id if begun else resume, tags=tags, front=front)
     except JudgeNotTrustedError as error:
         rename_flow_run(f"{wanted.name} · judge not trusted")
         return end(str(error), error)

@@ -7,13 +7,11 @@ Each reading is a run of the flow `evaluate`. Probabilities shown to be others e
 
 from prefect import flow
 
+from assayline.api import operations
 from assayline.comparison.gate import GateReport
-from assayline.flows.evaluate import SpecParameter, complete
-from assayline.flows.live.logs import load_flow_settings
+from assayline.flows.evaluate import SpecParameter, open_front
 from assayline.flows.live.reporting import end_judged
-from assayline.flows.live.watch import FlowFront
 from assayline.run import reread as rereads
-from assayline.spec.file import as_spec
 from assayline.store.manifest import AUTO
 
 
@@ -34,6 +32,5 @@ def reread(
         max_kl: limit in nats per token (default: three times what the reference's engine differs from itself).
         resume: `never` repeats the readings by the reference's engine, too.
     """
-    front = FlowFront(load_flow_settings(), complete)
-    report = rereads.reread(reference, as_spec(spec), front, prompts=prompts, max_kl=max_kl, resume=resume)
+    report = operations.reread(reference, spec, prompts=prompts, max_kl=max_kl, resume=resume, front=open_front())
     return end_judged(report.sentence, report, report)

@@ -12,13 +12,12 @@ from typing import Annotated, Literal
 from prefect import flow
 from pydantic import Field, WithJsonSchema
 
+from assayline.api import operations
 from assayline.benchmark.decision import NoGoError
 from assayline.benchmark.suite import as_suite
-from assayline.flows.evaluate import complete, name_by
-from assayline.flows.live.logs import load_flow_settings
+from assayline.flows.evaluate import name_by, open_front
 from assayline.flows.live.reporting import end
-from assayline.flows.live.watch import FlowFront
-from assayline.run.campaign import SuiteResult, run_suite
+from assayline.run.campaign import SuiteResult
 from assayline.spec.suite import SuiteSpec
 
 SuiteParameter = Annotated[str, Field(title="path")] | Annotated[SuiteSpec, WithJsonSchema({"type": "object"})]
@@ -40,7 +39,7 @@ def suite(
         is_nightly: a schedule starts it every night, so that chance has many opportunities: ask for more evidence.
     """
     try:
-        result = run_suite(suite, FlowFront(load_flow_settings(), complete), resume, is_nightly=is_nightly)
+        result = operations.suite(suite, resume, is_nightly=is_nightly, front=open_front())
     except NoGoError as error:
         return end(str(error), error, error.verdict)
     return end(result.headline, result, "pass" if result.decision == "GO" else "inconclusive")

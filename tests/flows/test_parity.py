@@ -12,6 +12,8 @@ from assayline.benchmark.campaign import Campaign
 from assayline.flows import cli
 from assayline.flows.benchmark import benchmark
 from assayline.run.campaign import BenchmarkResult
+from assayline.run.driver import FrontEnd
+from assayline.settings import load_settings
 from assayline.spec.file import SpecFile
 
 ASKS: dict[str, tuple[list[str], dict[str, Any]]] = {
@@ -46,9 +48,9 @@ def test_every_front_plans_the_same_benchmark(ask, fake_spec, tiny_model, tmp_pa
     flow_kit.write_spec(tmp_path / "suite.yaml", cells)
     monkeypatch.setattr("assayline.benchmark.campaign.identify_spec_model", lambda spec: Named(spec.model))
     plans: dict[str, Campaign] = {}
-    for name in ("assayline.run.campaign", "assayline.flows.benchmark"):
-        monkeypatch.setattr(f"{name}.run_benchmark", lambda plan, front: plans.update({way: plan}) or NOTHING)
-    monkeypatch.setattr("assayline.flows.benchmark.FlowFront", lambda *_: None)
+    note = "assayline.run.campaign.run_benchmark"
+    monkeypatch.setattr(note, lambda plan, front: plans.update({way: plan}) or NOTHING)
+    monkeypatch.setattr("assayline.flows.benchmark.open_front", lambda: FrontEnd(load_settings()))
     monkeypatch.setattr("assayline.flows.cli.tables.print_conclusion", lambda *_: None)
     words, parameters = ASKS[ask]
     given = parameters["spec"]
