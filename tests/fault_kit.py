@@ -36,14 +36,13 @@ import yaml
 from assayline.engines.fake import FakeEngine
 from assayline.errors import Death, EngineDiedError
 from assayline.records import Completion, Request
-from assayline.run import drive
+from assayline.run import drive, ray_cluster
 from assayline.run import worker as worker_module
 from assayline.run.begin import begin_evaluation
 from assayline.run.worker import Worker, WorkOrder
 from assayline.settings import load_settings
 from assayline.spec.file import load_spec
 from assayline.store.database import connect
-from assayline.tasks import ray_cluster
 
 ENGINE, THREAD, FLOW, STOPPED_FLOW, DISK = "engine dies", "worker dies", "flow killed", "flow stopped", "disk full"
 NODE, ACTOR, STOPPED_ACTOR, JOIN = "node killed", "actor killed", "actor stopped", "node joins"

@@ -48,7 +48,7 @@ def evaluate(
     `resume`: `auto` resumes an unfinished run of the same spec, `never` starts a new run, a run id resumes that run.
     Raises SpecError, ModelError, PromptError, EngineError, StoreError, RunFailedError or JudgeNotTrustedError.
     """
-    return driver.evaluate(_load(spec, front), _front(settings, front), Purpose(resume=resume, tags=(*tags,)))
+    return driver.evaluate(as_spec(spec), _front(settings, front), Purpose(resume=resume, tags=(*tags,)))
 
 
 def night(
@@ -65,7 +65,7 @@ def night(
     `baseline`: a pinned name or a run id (default: gate.baseline of the spec; without either, the run is not judged).
     Raises the errors of `evaluate`, and ComparisonError.
     """
-    return spend_night(_load(spec, front), _front(settings, front), baseline, resume, tags)
+    return spend_night(as_spec(spec), _front(settings, front), baseline, resume, tags)
 
 
 def benchmark(
@@ -163,7 +163,7 @@ def reread(
     Raises the errors of `evaluate`, and ComparisonError if the engines have different tokens or prompts.
     """
     own = _front(settings, front)
-    known, engine = _find(reference, own.settings), _load(spec, front)
+    known, engine = _find(reference, own.settings), as_spec(spec)
     return rereads.reread(known, engine, own, prompts=prompts, max_kl=max_kl, resume=resume)
 
 
@@ -185,8 +185,8 @@ def bisect(
     chosen by a pilot). Raises the errors of `evaluate`, and ComparisonError.
     """
     asked: dict[str, Any] = {"over": over, "metric": metric, "confidence": confidence, "max_runs": max_runs}
-    other = None if bad is None else _load(bad, front)
-    return bisections.bisect(_load(good, front), other, _front(settings, front), resume, **asked)
+    other = None if bad is None else as_spec(bad)
+    return bisections.bisect(as_spec(good), other, _front(settings, front), resume, **asked)
 
 
 def judge(run_id: str, scorers: Sequence[JudgeScorer], *, front: driver.FrontEnd) -> dict[str, int]:
@@ -196,13 +196,6 @@ def judge(run_id: str, scorers: Sequence[JudgeScorer], *, front: driver.FrontEnd
 
 def _front(settings: Settings | None, front: driver.FrontEnd | None) -> driver.FrontEnd:
     return front or driver.FrontEnd(settings or load_settings())
-
-
-def _load(given: AnySpec, front: driver.FrontEnd | None) -> EvalSpec:
-    spec = as_spec(given)
-    if front is None and spec.runner != "local":
-        raise SpecError(f"runner: {spec.runner} needs `assayline evaluate`. hint: set runner: local")
-    return spec
 
 
 def _find(run_id: str, settings: Settings) -> str:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from assayline.comparison.gate import GateReport
 from assayline.engines.pool import EnginePool
@@ -25,6 +24,7 @@ from assayline.run.begin import Evaluation, RunPlan, begin_run, plan_evaluation
 from assayline.run.drive import Listener, drive_worker
 from assayline.run.evaluation import RunResult, read_result
 from assayline.run.judging import check_judges, find_judge_run, find_unreported, list_judges
+from assayline.run.ray_cluster import open_cluster
 from assayline.run.resume import describe_way_on
 from assayline.run.stages import add_history, describe_result, gate_run, judge_answers, report_run
 from assayline.run.tag import tag_run
@@ -44,16 +44,6 @@ LOG = logging.getLogger("assayline")
 POLL_INTERVAL_S = 0.5
 NOTIFY_TIMEOUT_S = 10.0
 T = TypeVar("T")
-
-
-class Cluster(Protocol):
-    """Machines that have workers."""
-
-    def count_workers(self) -> int:
-        """Return the wanted number of workers, which may grow."""
-
-    def launch(self, order: WorkOrder) -> Exchanger:
-        """Start a worker."""
 
 
 class FrontEnd:
@@ -76,13 +66,9 @@ class FrontEnd:
         """Log a line that an engine printed."""
         log.debug(line)
 
-    def watch(self, run_dir: Path) -> AbstractContextManager[RunReport]:
+    def watch(self) -> AbstractContextManager[RunReport]:
         """Return a context in which the run's progress is reported."""
         return nullcontext(RunReport(self.log))
-
-    def open_cluster(self, spec: EvalSpec) -> AbstractContextManager[Cluster | None]:
-        """Join the spec's cluster; None for workers in threads of this process."""
-        return nullcontext()
 
     def complete(
         self, spec: EvalSpec, purpose: Purpose, label: str | None = None, engines: EnginePool | None = None
@@ -265,8 +251,8 @@ def drive(evaluation: Evaluation, front: FrontEnd, engines: EnginePool | None = 
         return evaluation.prepare()
     dispatcher = evaluation.dispatcher
     with ExitStack() as stack:
-        report = stack.enter_context(front.watch(evaluation.run_dir))
-        cluster = stack.enter_context(front.open_cluster(evaluation.spec))
+        report = stack.enter_context(front.watch())
+        cluster = stack.enter_context(open_cluster(evaluation.spec, evaluation.settings))
         pool = stack.enter_context(ThreadPoolExecutor(MOST_WORKERS + 1))  # left first: workers end before the cluster
         launch = partial(Worker, pool=engines) if cluster is None else cluster.launch
         loaded_s = time.monotonic()

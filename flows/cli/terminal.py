@@ -10,8 +10,6 @@ import logging
 import os
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -22,11 +20,10 @@ from rich.text import Text
 from assayline.errors import AssaylineError
 from assayline.flows.cli.process import find_prefect_api, prefect_api
 from assayline.flows.cli.words import has_bar, print_text
-from assayline.run.driver import LOG, Cluster, FrontEnd
+from assayline.run.driver import LOG, FrontEnd
 from assayline.run.progress import RunStatus
 from assayline.run.watch import AnyLogger, EngineFilter, RunReport, count_workers, log_engine_line
 from assayline.settings import Settings
-from assayline.spec.evaluation import EvalSpec
 from assayline.words import SPACE
 
 LINE = "%(asctime)s.%(msecs)03d | %(levelname)-7s | %(name)s - %(message)s"
@@ -55,7 +52,7 @@ class Terminal(FrontEnd):
         log_engine_line(log, line)
 
     @contextlib.contextmanager
-    def watch(self, run_dir: Path) -> Iterator[RunReport]:
+    def watch(self) -> Iterator[RunReport]:
         if not has_bar(self.settings):
             yield RunReport(self.log)
             return
@@ -66,11 +63,6 @@ class Terminal(FrontEnd):
                 yield RunReport(self.log, bar.show)
         finally:
             self._handler.setLevel(level)
-
-    def open_cluster(self, spec: EvalSpec) -> AbstractContextManager[Cluster | None]:
-        from assayline.tasks.ray_cluster import open_cluster
-
-        return open_cluster(spec, self.settings)
 
 
 @contextlib.contextmanager

@@ -9,8 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
-from contextlib import AbstractContextManager, contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 from uuid import UUID
 
@@ -31,7 +30,7 @@ from assayline.report.make import Written
 from assayline.report.markdown import render_table
 from assayline.report.measures import tabulate_metrics
 from assayline.run.begin import RunPlan
-from assayline.run.driver import Cluster, FrontEnd
+from assayline.run.driver import FrontEnd
 from assayline.run.evaluation import RunResult
 from assayline.run.progress import RunStatus
 from assayline.run.stages import say_page
@@ -41,7 +40,6 @@ from assayline.spec.evaluation import EvalSpec
 from assayline.store.manifest import Purpose
 from assayline.store.viewer import find_viewer
 from assayline.tasks.evaluate import generate, prepare_prompts
-from assayline.tasks.ray_cluster import open_cluster
 
 LOOK_INTERVAL_S = 15.0
 """Seconds between two looks for a cancellation."""
@@ -160,16 +158,13 @@ class FlowFront(FrontEnd):
         log_engine_line(log, line)
 
     @contextmanager
-    def watch(self, run_dir: Path) -> Iterator[RunReport]:
+    def watch(self) -> Iterator[RunReport]:
         report = FlowReport(self.log)
         try:
             yield report
         finally:
             report.close()
             self._is_reachable = report.failure is None
-
-    def open_cluster(self, spec: EvalSpec) -> AbstractContextManager[Cluster | None]:
-        return open_cluster(spec, self.settings)
 
     def complete(
         self, spec: EvalSpec, purpose: Purpose, label: str | None = None, engines: EnginePool | None = None

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -22,12 +23,12 @@ import pytest
 from run_kit import PATIENCE_S, ROOT, Work, begin_and_vanish, request_of, rows_of, write_shards
 from test_front_ends import CHANGES, read_database
 
+from assayline import evaluate
 from assayline.digests import digest_bytes
-from assayline.errors import Death, DeviceError, EngineDiedError, ModelError, RunFailedError, SpecError
-from assayline.flows import cli
+from assayline.errors import AssaylineError, Death, DeviceError, EngineDiedError, ModelError, SpecError
 from assayline.model import identify_model
 from assayline.records import Media
-from assayline.run import drive
+from assayline.run import drive, ray_cluster
 from assayline.settings import Settings, load_settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import load_spec, parse_spec
@@ -37,8 +38,6 @@ pytestmark = [pytest.mark.prefect, pytest.mark.ray]
 
 ray = pytest.importorskip("ray")
 from fault_kit import Nodes, NodeWorker  # noqa: E402
-
-from assayline.tasks import ray_cluster  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -272,46 +271,35 @@ def test_ray_node_gets_media_that_it_has_with_another_content(nodes, tmp_path, j
 @pytest.fixture
 def model(modest_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     """A model of the flow's machine, by a path that is another folder on each node."""
-    import shutil
-
     shutil.copytree(modest_model, tmp_path / "model")
     (tmp_path / "model" / "modeling.py").write_text("# code")
     monkeypatch.chdir(tmp_path)
     return "/proc/self/cwd/model", identify_model("/proc/self/cwd/model").model_id
 
 
-def test_ray_node_without_the_model_is_named(nodes, tmp_path, join, model):
-    write_shards(tmp_path, shards=1, per_shard=1)
-    with join(engine={"backend": "offline", "device": "cpu"}) as work:
-        work.model = model
-        expected = (
-            r"Node 127\.0\.0\.\d+ of the Ray cluster lacks the model\. Model path .* is not a folder\. hint: copy"
-        )
-        with pytest.raises(ModelError, match=expected):
-            work.drive()
-
-
-def test_ray_node_with_other_code_in_the_model_is_named(nodes, tmp_path, join, model):
-    import shutil
-
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (None, r"lacks the model\. Model path .* is not a folder\. hint: copy"),
+        ("# other code", r"has another model in /proc/self/cwd/model: sha256:.*hint: copy"),
+    ],
+)
+def test_ray_node_without_the_model_or_with_other_code_in_it_is_named(nodes, tmp_path, join, model, code, reason):
     for address in nodes.alive:
         there = nodes.folder / address / "model"
         shutil.rmtree(there, ignore_errors=True)
-        shutil.copytree(tmp_path / "model", there)
-        (there / "modeling.py").write_text("# other code")
+        if code:
+            shutil.copytree(tmp_path / "model", there)
+            (there / "modeling.py").write_text(code)
     write_shards(tmp_path, shards=1, per_shard=1)
     with join(engine={"backend": "offline", "device": "cpu"}) as work:
         work.model = model
-        with pytest.raises(
-            ModelError, match=r"Node 127.* has another model in /proc/self/cwd/model: sha256:.*hint: copy"
-        ):
+        with pytest.raises(ModelError, match=rf"Node 127\.0\.0\.\d+ of the Ray cluster {reason}"):
             work.drive()
 
 
 def test_ray_node_with_another_assayline_answers_nothing(nodes, tmp_path, join, monkeypatch):
     """The other nodes answer all requests. Code counts, not the version's number."""
-    import shutil
-
     other = nodes.folder / "other"
     shutil.copytree(ROOT / "assayline", other / "assayline")
     with (other / "assayline" / "engines" / "fake.py").open("a") as file:
@@ -419,12 +407,6 @@ def test_ray_cluster_that_asks_for_a_token_is_refused_with_a_hint(settings, node
     )
 
 
-def test_ray_node_needs_no_prefect():
-    program = "import sys; sys.modules['prefect'] = None; from assayline.tasks.ray_cluster import _NodeWorker"
-    ended = flow_kit.run_command([sys.executable, "-c", program], {**os.environ})
-    assert ended.code == 0, ended.err
-
-
 def test_ray_that_is_not_installed_is_named(settings, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     spec = ray_spec("127.0.0.1:1")
@@ -493,8 +475,8 @@ def test_ray_writes_the_rows_of_a_run_in_threads(change, nodes, fake_spec, tmp_p
         monkeypatch.setenv("ASSAYLINE_DATA_DIR", str(tmp_path / runner))
         if change == "resumed":
             begin_and_vanish(load_spec(spec), load_settings(), 3)
-        with suppress(RunFailedError):
-            cli.run("evaluate", [str(spec)])
+        with suppress(AssaylineError):
+            evaluate(spec)
         found[runner] = read_database(tmp_path / runner)
         runs = found[runner]["runs"]
         found[runner]["runs"] = [re.sub(r'"(runner|ray_address)": ("[^"]*"|null)', "", run) for run in runs]
