@@ -51,7 +51,7 @@ from assayline.store.parts import recall_lengths
 from assayline.store.scoring import check_scorers
 from assayline.store.thread import DatabaseThread
 
-__all__ = ["Evaluation", "RunPlan", "begin_evaluation", "begin_run", "plan_evaluation", "plan_run"]
+__all__ = ["Evaluation", "RunPlan", "begin_evaluation", "begin_run", "plan_run"]
 
 LATEST, BASELINE = "latest:", "baseline:"
 """Prefixes of a run in prompts.source: the newest completed run of a name, or a baseline."""
@@ -69,20 +69,11 @@ class RunPlan:
     purpose: Purpose
 
 
-def plan_evaluation(
-    spec: EvalSpec, settings: Settings, read: RunWork, purpose: Purpose | None = None, **facts: Any
-) -> RunPlan:
-    """Plan a run, with the ids of the runs that it reads. The arguments are those of `plan_run`. Raises StoreError."""
-    settings.pass_on_token()
-    return plan_run(resolve_runs(spec, read), settings, purpose, **facts)
-
-
 def begin_evaluation(
     spec: EvalSpec, settings: Settings, resume: str = AUTO, purpose: Purpose | None = None, **facts: Any
 ) -> Evaluation:
     """Plan a run and begin it."""
-    purpose = purpose or Purpose(resume=resume)
-    return begin_run(plan_evaluation(spec, settings, DatabaseThread(settings).run, purpose, **facts), settings)
+    return begin_run(plan_run(spec, settings, purpose or Purpose(resume=resume), **facts), settings)
 
 
 def begin_run(plan: RunPlan, settings: Settings) -> Evaluation:
@@ -182,13 +173,17 @@ def _find_completed(connection: Connection, given: str) -> str:
     return run_id
 
 
-def plan_run(spec: EvalSpec, settings: Settings, purpose: Purpose | None = None, **facts: Any) -> RunPlan:
-    """Check arguments and model of a spec, and plan a new run of it. Raises SpecError or ModelError.
+def plan_run(
+    spec: EvalSpec, settings: Settings, purpose: Purpose | None = None, read: RunWork | None = None, **facts: Any
+) -> RunPlan:
+    """Check arguments and model of a spec, and plan a new run of it. Raises SpecError, ModelError or StoreError.
 
-    `facts` are other fields of its manifest: is_deployed and flow_run_id.
+    `read` reads the runs whose answers are prompts (default: with the right to write). `facts` are other fields of
+    the manifest: is_deployed and flow_run_id.
     """
+    settings.pass_on_token()
     purpose = purpose or Purpose()
-    spec = add_price(spec, settings)
+    spec = add_price(resolve_runs(spec, read or DatabaseThread(settings).run), settings)
     check_arguments(spec)
     check_scorers(spec.scorers or [])
     check_trace(spec.load, spec.prompts.source)

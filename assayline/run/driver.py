@@ -20,7 +20,7 @@ from assayline.engines.pool import EnginePool
 from assayline.errors import DatabaseLockedError, JudgeNotTrustedError, StoreError
 from assayline.report.document import Document
 from assayline.report.make import Written
-from assayline.run.begin import Evaluation, RunPlan, begin_run, plan_evaluation
+from assayline.run.begin import Evaluation, RunPlan, begin_run, plan_run
 from assayline.run.drive import Listener, drive_worker
 from assayline.run.evaluation import RunResult, read_result
 from assayline.run.judging import check_judges, find_judge_run, find_unreported, list_judges
@@ -118,9 +118,7 @@ def evaluate(spec: EvalSpec, front: FrontEnd, purpose: Purpose, engines: EngineP
     Raises AssaylineError; JudgeNotTrustedError if the run is complete and a judge agrees too little with the labels.
     """
     settings = front.settings
-    database = DatabaseThread(settings)
-    facts = {"is_deployed": front.is_deployed, "flow_run_id": front.flow_run_id}
-    plan = plan_evaluation(spec, settings, database.run, purpose, **facts)
+    plan = plan_run(spec, settings, purpose, is_deployed=front.is_deployed, flow_run_id=front.flow_run_id)
     if purpose.kind == "judge" and (judged := find_judge_run(plan, settings)):
         return read_result(judged, settings)
     lock: RunLock | None = None

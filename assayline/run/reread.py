@@ -15,7 +15,7 @@ from assayline.engines.pool import EnginePool
 from assayline.errors import ComparisonError, SpecError
 from assayline.model import identify_spec_model
 from assayline.requests.tokenizer import load_tokenizer
-from assayline.run.begin import plan_evaluation
+from assayline.run.begin import plan_run
 from assayline.run.driver import FrontEnd
 from assayline.run.judging import find_judge_run
 from assayline.run.prepare import open_renderer
@@ -171,7 +171,7 @@ def plan_reading(
 
 def find_reading(reading: EvalSpec, reference: Reference, front: FrontEnd) -> str | None:
     """Return the stored reading by the reference's engine, on this kind of machine; None if there is none."""
-    plan = plan_evaluation(reading, front.settings, DatabaseThread(front.settings).run, Purpose(kind="reread"))
+    plan = plan_run(reading, front.settings, Purpose(kind="reread"))
     found = find_judge_run(plan, front.settings)
     return found.run_id if found and found.machine == plan.fresh.machine else None
 

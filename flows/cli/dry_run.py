@@ -35,7 +35,7 @@ from assayline.flows.cli.words import print_text
 from assayline.media.load import Hearing, load_all
 from assayline.records import Prompt, Request
 from assayline.requests.build import PreparedPrompt
-from assayline.run.begin import RunPlan, count_workers, plan_evaluation, plan_run, resolve_runs
+from assayline.run.begin import RunPlan, count_workers, plan_run, resolve_runs
 from assayline.run.judging import check_judges, find_unreported, pick_judges
 from assayline.run.prepare import Preparation
 from assayline.run.resume import choose_run, describe_left
@@ -212,10 +212,10 @@ def check_runs(named: Sequence[tuple[str, EvalSpec]], settings: Settings, asks_v
     models: dict[tuple[str | None, ...], RunPlan] = {}  # the files of a model are read once
     for label, given in named:
         try:
-            spec = resolve_runs(given, database.read)
-            key = (spec.model, spec.revision, spec.adapter, spec.model_name)
-            plan = models[key] = replace(models.get(key) or plan_run(spec, settings), spec=spec)
-            check_devices(spec)
+            key = (given.model, given.revision, given.adapter, given.model_name)
+            plan = models.get(key) or plan_run(given, settings, read=database.read)
+            plan = models[key] = replace(plan, spec=resolve_runs(given, database.read))
+            check_devices(plan.spec)
             check_judges(plan)
             Trial(plan, database, TRIED_ROWS).check()
             plans[label] = plan
@@ -253,7 +253,7 @@ def print_dry_run(
 
 def _describe_run(spec: EvalSpec, settings: Settings, resume: str, asks_vllm: bool) -> Iterator[str]:
     database = DatabaseThread(settings)
-    plan = plan_evaluation(spec, settings, database.read, Purpose(resume=resume))
+    plan = plan_run(spec, settings, Purpose(resume=resume), database.read)
     spec, model = plan.spec, plan.model
     runs_dir = settings.data_dir / "runs"
     choice = choose_run(plan.fresh, canonical_json(spec), runs_dir, plan.purpose, is_dry=True)

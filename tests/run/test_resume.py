@@ -23,7 +23,7 @@ from run_kit import (
 )
 
 from assayline.errors import Death, EngineDiedError, PromptsChangedError, RunFailedError, SpecError, StoreError
-from assayline.run.begin import begin_evaluation, plan_evaluation
+from assayline.run.begin import begin_evaluation, plan_run
 from assayline.run.judging import find_unreported
 from assayline.run.order import read_shard
 from assayline.run.resume import choose_run, describe_left, describe_way_on
@@ -130,7 +130,7 @@ def test_runs_of_one_spec_are_resumed_by_their_campaign_alone_whatever_others_di
     assert len(runs) == len(CAMPAIGNS)
     for run_id, owner in runs.items():
         purpose = Purpose(**owner, begun=(run_id,) if owner else ())
-        plan = plan_evaluation(spec, settings, DatabaseThread(settings).run, purpose)
+        plan = plan_run(spec, settings, purpose)
         if state == "unfinished":
             runs_dir = settings.data_dir / "runs"
             found = choose_run(plan.fresh, canonical_json(spec), runs_dir, purpose, is_dry=True).manifest
