@@ -5,6 +5,7 @@ thread, process or machine exited unexpectedly, or it does not respond) is repla
 """
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 from assayline.errors import AssaylineError, EngineError, ModelError, WorkerLostError
@@ -50,7 +51,8 @@ def drive_worker(
     while True:
         drive = _Drive(evaluation, name, listener)
         try:
-            drive.run(launch)
+            with closing(launch(evaluation.order(name))) as worker:
+                drive.exchange(worker)
         except WorkerLostError as loss:
             losses = 1 if drive.answered else losses + 1
             listener.warn(f"Lost {name} and requeued its requests: {loss}")
@@ -91,15 +93,8 @@ class _Drive:
         self.device = ""
         self._phase = ""
 
-    def run(self, launch: Callable[[WorkOrder], Exchanger]) -> None:
+    def exchange(self, worker: Exchanger) -> None:
         """Exchange with the worker until it ends. Raises WorkerLostError, and the errors of `drive_worker`."""
-        worker = launch(self._evaluation.order(self._name))
-        try:
-            self._exchange(worker)
-        finally:
-            worker.close()
-
-    def _exchange(self, worker: Exchanger) -> None:
         evaluation, dispatcher = self._evaluation, self._evaluation.dispatcher
         requests: list[Request] = []
         while True:
