@@ -40,7 +40,7 @@ def run(arguments: list[str]) -> int:
     """Judge the run that the command line names and print the table of limits. Return the exit code."""
     known, rest = PARSER.parse_known_args(arguments)
 
-    from assayline.comparison.gate import GateFailedError, judge_run
+    from assayline.comparison.gate import judge_run
     from assayline.settings import load_settings
     from assayline.spec.file import parse_value
     from assayline.stats.worse import NIGHTS
@@ -64,10 +64,7 @@ def run(arguments: list[str]) -> int:
     level = logging.INFO if known.remeasure else logging.CRITICAL  # the verdicts are printed at the end
     with open_front(settings, level) as call:
         asked = {"run_id": run_id, "baseline": known.baseline, "limits": limits}
-        try:
-            report = call("gate", **asked, is_remeasured=known.remeasure, is_nightly=known.nightly)
-        except GateFailedError as failure:
-            report = failure.report
+        report = call("gate", **asked, is_remeasured=known.remeasure, is_nightly=known.nightly)
     return print_verdict(report, known.detailed_exit_code)
 
 

@@ -1,7 +1,7 @@
 """The command line of `night`: for cron, systemd or Slurm, what the deployment `nightly` does."""
 
 from assayline.flows.cli.options import add_tags, make_parser
-from assayline.flows.cli.words import parse_words, plain_console, print_text
+from assayline.flows.cli.words import parse_words, print_text
 
 EPILOG = """A night is a new run of the spec, judged by its gate as one of 60 nights, with its report, its history and
 the leaderboard (docs/guides/nightly-runs.md). If ASSAYLINE_WEBHOOK is set, a night that is worse, suspect or failed
@@ -28,7 +28,7 @@ def run(arguments: list[str]) -> int:
     if path is None:
         PARSER.error("pass a SPEC")
 
-    from assayline.comparison.gate import GateFailedError
+    from assayline.comparison.gate import GateReport
     from assayline.files import check_data_folder
     from assayline.flows.cli.gate import print_verdict
     from assayline.flows.cli.terminal import open_front
@@ -38,12 +38,9 @@ def run(arguments: list[str]) -> int:
     settings, spec = load_settings(), load_spec(path, overrides)
     check_data_folder(settings.data_dir)
     with open_front(settings) as call:
-        try:
-            resume = "auto" if known.resume else "never"
-            found = call("night", spec=spec, baseline=known.baseline, resume=resume, tags=known.tag)
-        except GateFailedError as failure:  # of the flow
-            return print_verdict(failure.report)
-    if found.gate is not None:
-        return print_verdict(found.gate)
-    print_text(found.headline, plain_console())
+        resume = "auto" if known.resume else "never"
+        found = call("night", spec=spec, baseline=known.baseline, resume=resume, tags=known.tag)
+    if report := found if isinstance(found, GateReport) else found.gate:
+        return print_verdict(report)
+    print_text(found.headline)
     return 0

@@ -66,10 +66,7 @@ def run(arguments: list[str]) -> int:
 
     with open_front(settings, logging.WARNING if known.json else logging.INFO) as call:
         asked = {"prompts": known.prompts, "max_kl": known.max_kl, "resume": NEVER if known.fresh else AUTO}
-        try:
-            report = call("reread", reference=reference, spec=spec, **asked)
-        except GateFailedError as failure:
-            report = failure.report
+        report = call("reread", reference=reference, spec=spec, **asked)
     if not known.json:
         return print_verdict(report, known.detailed_exit_code)
     [check] = report.checks

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, Task, TextColumn, TimeElapsedColu
 from rich.table import Column
 from rich.text import Text
 
+from assayline.comparison.gate import GateFailedError
 from assayline.errors import AssaylineError
 from assayline.flows.cli.process import find_prefect_api, prefect_api
 from assayline.flows.cli.words import has_bar, print_text
@@ -93,7 +94,8 @@ def open_front(settings: Settings, level: int = logging.INFO, *, is_flow: bool =
     """Decide whether a command's work is a flow run, and yield the function that does it.
 
     It is if Prefect's API is configured, or if `is_flow`, on a temporary server if need be. Flows and operations
-    have the same names and arguments. The log is printed from this level on.
+    have the same names and arguments. If a flow fails a gate, the gate's report is returned. The log is printed from
+    this level on.
     """
     if is_flow or find_prefect_api(os.environ):
         if level > logging.INFO:
@@ -109,7 +111,10 @@ def open_front(settings: Settings, level: int = logging.INFO, *, is_flow: bool =
 
 def _call_flow(name: str, **asked: Any) -> Any:
     module, flow = {"evaluate": ("evaluate", "complete_asked"), "night": ("nightly", "nightly")}.get(name, (name, name))
-    return getattr(importlib.import_module(f"assayline.flows.{module}"), flow)(**asked)
+    try:
+        return getattr(importlib.import_module(f"assayline.flows.{module}"), flow)(**asked)
+    except GateFailedError as failure:
+        return failure.report
 
 
 class ShareColumn(TimeRemainingColumn):
