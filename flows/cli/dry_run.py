@@ -12,7 +12,7 @@ import pickle
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -162,23 +162,30 @@ NOT_ASKED = (
 )
 
 
-def find_refusals(plans: Sequence[RunPlan], settings: Settings) -> list[AssaylineError | None]:
-    """Let vLLM check engine arguments, in a process per environment that loads no model.
+def find_refusals(
+    plans: Mapping[str, RunPlan], settings: Settings, asks_vllm: bool
+) -> tuple[dict[str, AssaylineError], list[str]]:
+    """Let vLLM check engine arguments if asked, in a process per environment that loads no model.
 
     Return why each of the engines would not open; a plain EngineError if that is not known.
     """
-    found = {}
-    for python in {plan.spec.engine.python for plan in plans}:
-        own = [plan for plan in plans if plan.spec.engine.python == python]
-        orders = pickle.dumps([order_engine(plan.spec, plan.model, plan.fresh.clock) for plan in own])
+    needing = {label: plan for label, plan in plans.items() if plan.spec.engine.needs_device}
+    if not asks_vllm:
+        return {}, [NOT_ASKED] if needing else []
+    refusals: dict[str, AssaylineError | None] = {}
+    for python in {plan.spec.engine.python for plan in needing.values()}:
+        own = {label: plan for label, plan in needing.items() if plan.spec.engine.python == python}
+        orders = pickle.dumps([order_engine(plan.spec, plan.model, plan.fresh.clock) for plan in own.values()])
         command = [python or sys.executable, "-m", "assayline.engines.host"]
         kept: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "timeout": ENGINE_LIMIT_S}
         try:
             done = subprocess.run(command, input=orders, env=engine_environment(settings, {}, {}), check=False, **kept)
-            found[python] = iter(pickle.loads(done.stdout))
+            refusals |= zip(own, pickle.loads(done.stdout), strict=True)
         except (subprocess.TimeoutExpired, EOFError, pickle.UnpicklingError) as error:
-            found[python] = iter([EngineError(f"vLLM could not check engine.args: {type(error).__name__}.")])
-    return [next(found[plan.spec.engine.python], None) for plan in plans]
+            unknown = EngineError(f"vLLM could not check engine.args: {type(error).__name__}.")
+            refusals |= dict.fromkeys(own, unknown)
+    known = {label: one for label, one in refusals.items() if one and type(one) is not EngineError}
+    return known, [str(one) for one in refusals.values() if type(one) is EngineError][:1]
 
 
 def check_devices(spec: EvalSpec) -> None:
@@ -221,19 +228,15 @@ def check_runs(named: Sequence[tuple[str, EvalSpec]], settings: Settings, asks_v
             plans[label] = plan
         except AssaylineError as error:
             refuse(label, error)
-    needing = [label for label, plan in plans.items() if plan.spec.engine.needs_device]
-    found = find_refusals([plans[label] for label in needing], settings) if asks_vllm else []
-    for label, refusal in zip(needing, found, strict=True):
-        if refusal and type(refusal) is not EngineError:
-            refuse(label, refusal)
+    refusals, unknown = find_refusals(plans, settings, asks_vllm)
+    for label, refusal in refusals.items():
+        refuse(label, refusal)
     if errors:
         is_general = [*refused.values()] == [[label for label, _ in named]]
         if not is_general:
             errors[0].args = ("\n".join(f"{_name_few(labels)}: {words}" for words, labels in refused.items()),)
         raise errors[0]
-    if needing and not asks_vllm:
-        return [NOT_ASKED]
-    return [str(refusal) for refusal in found[:1] if refusal]
+    return unknown
 
 
 def _name_few(labels: list[str]) -> str:
@@ -296,15 +299,11 @@ def _describe_run(spec: EvalSpec, settings: Settings, resume: str, asks_vllm: bo
             count_baseline(spec.gate.baseline, database)
         except (SpecError, StoreError) as error:
             yield f"gate.baseline {spec.gate.baseline!r}: {error}"
-    asked = [plan] if asks_vllm and spec.engine.needs_device else []
-    refusal = next(iter(find_refusals(asked, settings)), None)
-    if refusal and type(refusal) is EngineError:
-        yield str(refusal)
-    if spec.engine.needs_device and not asks_vllm:
-        yield NOT_ASKED
+    refusals, unknown = find_refusals({spec.name: plan}, settings, asks_vllm)
+    yield from unknown
     trial.check()
-    if refusal and type(refusal) is not EngineError:
-        raise refusal
+    if refusals:
+        raise refusals[spec.name]
     if unreported:
         yield f"This would add judges and report to run {unreported}, which has all its answers."
     elif found := choice.manifest:

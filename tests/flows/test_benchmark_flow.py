@@ -110,7 +110,7 @@ def test_dry_run_names_every_configuration_that_a_run_would_refuse(fake_spec, tm
     assert f"none.jsonl: Prompt file {tmp_path / 'none.jsonl'} does not exist" in shown.err
     assert "odd.jsonl: All 1 requests would be error rows: template_error" in shown.err
     assert f"path={good}:" not in shown.err
-    refusals = [SpecError("vLLM rejects engine.args.dtype 'fp16'"), None]
+    refusals = {"engine.args.dtype=fp16": SpecError("vLLM rejects engine.args.dtype 'fp16'")}, list[str]()
     monkeypatch.setattr("assayline.spec.engine.BACKENDS", {**BACKENDS, "fake": Backend()})
     monkeypatch.setattr("assayline.flows.cli.dry_run.find_refusals", lambda *_: refusals)
     shown = flow_kit.run_here("benchmark", path, "--sweep=engine.args.dtype=fp16,float32", "--dry-run", "engine")
