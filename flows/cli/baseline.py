@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.words import complete_run_id, plain_console, print_text
+from assayline.flows.cli.words import complete_run_id, print_text
 
 if TYPE_CHECKING:
     from assayline.settings import Settings
@@ -32,10 +32,10 @@ def _pin(known: argparse.Namespace, settings: "Settings") -> None:
         lambda connection: pin_baseline(connection, settings.data_dir, known.name, run_id, known.note, known.force)
     )
     moved = f" (was run {before})" if before and before != run_id else ""
-    print_text(f"Pinned baseline {known.name} to run {run_id}{moved}.", plain_console())
+    print_text(f"Pinned baseline {known.name} to run {run_id}{moved}.")
     for doubt in database.run(lambda opened: (say_few_repeats(opened, run_id), say_selected(opened, run_id))):
         if doubt:
-            print_text(f"warning: {doubt}", plain_console())
+            print_text(f"warning: {doubt}")
 
 
 def _unpin(known: argparse.Namespace, settings: "Settings") -> None:
@@ -43,7 +43,7 @@ def _unpin(known: argparse.Namespace, settings: "Settings") -> None:
     from assayline.store.thread import DatabaseThread
 
     pin = DatabaseThread(settings).run(lambda opened: unpin_baseline(opened, settings.data_dir, known.name))
-    print_text(f"Unpinned baseline {known.name}; run {pin.run_id} is kept.", plain_console())
+    print_text(f"Unpinned baseline {known.name}; run {pin.run_id} is kept.")
 
 
 PARSER = make_parser("baseline", EPILOG)

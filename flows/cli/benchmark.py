@@ -14,7 +14,7 @@ from assayline.benchmark.profile import (
 )
 from assayline.errors import RunFailedError, SpecError
 from assayline.flows.cli.options import add_dry_run, make_parser, parse_with_dry_run
-from assayline.flows.cli.words import parse_words, plain_console
+from assayline.flows.cli.words import parse_words
 
 if TYPE_CHECKING:
     from assayline.benchmark.campaign import Campaign, Cell
@@ -156,23 +156,21 @@ def print_plan(plan: "Campaign", settings: "Settings", asks_vllm: bool) -> None:
     from assayline.flows.cli.words import print_text
 
     left, cells, shared = list_left(plan, settings), plan.cells, plan.runs_per_engine or 0
-    console = plain_console()
     points = f" and {plan.profile.points} rates" if plan.planned and plan.profile else ""
     print_text(
         f"{len(cells)} configurations{points} × {cells[0].repeats} repeats, {len(left) + plan.planned} of "
         f"{plan.total} runs left{f', {shared} per engine' if shared > 1 else ''}:",
-        console,
     )
     for cell in cells:
-        print_text(f"  {cell.label}{_show_load(cell)}", console)
-    print_text(f"engine.args of the first: {json.dumps(cells[0].spec.engine.args)}", console)
+        print_text(f"  {cell.label}{_show_load(cell)}")
+    print_text(f"engine.args of the first: {json.dumps(cells[0].spec.engine.args)}")
     if plan.quality == "kl":
-        print_text("Then each engine reads answers of the baseline.", console)
+        print_text("Then each engine reads answers of the baseline.")
     if plan.planned:
-        print_text("Then rates evenly spaced between the two achieved rates.", console)
+        print_text("Then rates evenly spaced between the two achieved rates.")
     for note in check_runs([(cell.label, cell.spec) for cell in cells], settings, asks_vllm):
-        print_text(note, console)
-    print_text("Dry run: nothing was run or stored.", console)
+        print_text(note)
+    print_text("Dry run: nothing was run or stored.")
 
 
 def _show_load(cell: "Cell") -> str:

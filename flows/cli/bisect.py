@@ -6,7 +6,7 @@ from typing import Any
 
 from assayline.errors import SpecError
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.words import parse_words, plain_console, print_table, print_text
+from assayline.flows.cli.words import parse_words, print_table, print_text
 
 EPILOG = """GOOD BAD: which of the fields in which two specs differ did it? Fields of the method (prompts, chat,
 scorers, reasoning, tokenizer) are named and kept as in GOOD. SPEC --over FIELD=FILE: since which value of an ordered
@@ -35,7 +35,7 @@ def run(arguments: list[str]) -> int:
 
     settings = load_settings()
     check_data_folder(settings.data_dir)
-    asked, console = read_ask(known, rest), plain_console()
+    asked = read_ask(known, rest)
     if known.dry_run:
         from assayline.benchmark.bisection import plan_bisection
         from assayline.flows.cli.dry_run import check_runs
@@ -47,7 +47,7 @@ def run(arguments: list[str]) -> int:
         lines += [f"Kept as in the good spec, as it is the method: {line}" for line in plan.method]
         lines += check_runs([(cell.label, cell.spec) for cell in plan.make_ends({})], settings, False)
         for line in [*lines, "Dry run: nothing was run or stored."]:
-            print_text(line, console)
+            print_text(line)
         return 0
     from assayline.api import operations
     from assayline.flows.cli.terminal import open_terminal
@@ -60,8 +60,8 @@ def run(arguments: list[str]) -> int:
     columns = [Column(name.replace("_", " "), name, show) for name, show in shows.items()]
     columns.append(Column("skipped because", "skipped"))
     if result.candidates:
-        print_table(tabulate("Candidates", columns, result.candidates), console)
-    print_text(result.headline, console)
+        print_table(tabulate("Candidates", columns, result.candidates))
+    print_text(result.headline)
     return 0 if result.cause else 4
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.words import complete_run_id, plain_console, print_table, print_text
+from assayline.flows.cli.words import complete_run_id, print_table, print_text
 
 if TYPE_CHECKING:
     from assayline.settings import Settings
@@ -52,36 +52,35 @@ def run(arguments: list[str]) -> int:
     found = compare(run_id, baseline, settings=settings)
     read = _reread(run_id, found.baseline["run_id"], settings) if known.reread else None
     found = compare(run_id, baseline, settings=settings) if read else found
-    console = plain_console()
-    print_text(f"Run {run_id} compared with a baseline. {introduce(found)}", console)
+    print_text(f"Run {run_id} compared with a baseline. {introduce(found)}")
     if (scores := tabulate_scores(found, is_judged=False)).cells:
-        print_table(scores, console)
+        print_table(scores)
     if flips := [*found.worse, *found.better]:
         score = Column(
             "score", lambda row: f"{show_value(row['baseline_value'])} → {show_value(row['candidate_value'])}"
         )
         columns = [score, *(Column(header, partial(_shorten, key=key)) for header, key in FLIPS)]
-        print_table(tabulate("Changed most", columns, flips), console)
-        print_text(f"All changed answers: assayline view {run_id} {found.baseline['run_id']}", console)
+        print_table(tabulate("Changed most", columns, flips))
+        print_text(f"All changed answers: assayline view {run_id} {found.baseline['run_id']}")
     if is_stated(found.run["spec_json"], found.baseline["spec_json"]):
         sides = {"candidate": run_id, "baseline": found.baseline["run_id"]}
         values, tested, conclusion = open_database(settings).query(partial(compare_stated, **sides))
         name = Column("metric", lambda row: name_metric(row["metric"]) + f" ({row['detail']})" * bool(row["detail"]))
         stated = (name, Column("statistic", "statistic"), *CHANGES[1:])
-        print_table(tabulate("Stated values", stated, values), console)
+        print_table(tabulate("Stated values", stated, values))
         for metric, one in tested.items():
-            print_text(judge_speed(metric, LIMIT, one).words, console)
-        print_text(conclusion, console)
+            print_text(judge_speed(metric, LIMIT, one).words)
+        print_text(conclusion)
         return 0
     measured = [row for row in found.metrics if (row["candidate_value"], row["baseline_value"]) != (None, None)]
     if measured:  # an imported run may have no times
-        print_table(tabulate("Speed and cost", SPEEDS, measured), console)
-        print_text("Speed of one run each is not judged here; `assayline gate` compares repeats.", console)
+        print_table(tabulate("Speed and cost", SPEEDS, measured))
+        print_text("Speed of one run each is not judged here; `assayline gate` compares repeats.")
     if words := say_conditions(*found.environments):
-        print_text(words, console)
+        print_text(words)
     for words in filter(None, (read, say_autopsies(found.autopsies))):
-        print_text(words, console)
-    print_text(say_verdict(found, is_judged=False), console)
+        print_text(words)
+    print_text(say_verdict(found, is_judged=False))
     return 0
 
 

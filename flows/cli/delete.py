@@ -8,7 +8,7 @@ No Prefect flow: it deletes folders and rows.
 import time
 
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.words import complete_run_id, parse_age, plain_console, print_text
+from assayline.flows.cli.words import complete_run_id, parse_age, print_text
 
 EPILOG = """ID is that of a run, of a benchmark or suite, which goes with all its runs, or `last`. A run goes with the
 runs of its judges. Baselines are kept, as are runs whose answers another run reads and those that a process works on.
@@ -38,22 +38,22 @@ def run(arguments: list[str]) -> int:
     settings = load_settings()
     before_s = time.time() - age_s if known.older_than else None
     found = plan_deletions(settings, [complete_run_id(one, settings) for one in known.ids], before_s)
-    kept, console = [one for one in found if one.obstacle], plain_console()
+    kept = [one for one in found if one.obstacle]
     if known.ids and kept:
         raise SpecError(f"{kept[0].kind.capitalize()} {kept[0].name} is kept: {kept[0].obstacle}.")
     for one in kept:
-        print_text(f"Kept: {one.kind} {one.name}; {one.obstacle}.", console)
+        print_text(f"Kept: {one.kind} {one.name}; {one.obstacle}.")
     going = [one for one in found if not one.obstacle]
     for one in going:
         whole = f", {count(len(one.run_ids), 'run')}" if len(one.run_ids) != 1 or one.kind != "run" else ""
-        print_text(f"{one.kind} {one.name}: {show_bytes(one.size_bytes)}{whole}", console)
+        print_text(f"{one.kind} {one.name}: {show_bytes(one.size_bytes)}{whole}")
     runs = len({run_id for one in going for run_id in one.run_ids})
     total = f"{count(runs, 'run')}, {show_bytes(sum(one.size_bytes for one in going))}"
     if not going:
-        print_text("Nothing to delete.", console)
+        print_text("Nothing to delete.")
     elif known.yes:
         delete(settings, going)
-        print_text(f"Deleted {total}.", console)
+        print_text(f"Deleted {total}.")
     else:
-        print_text(f"Nothing is deleted yet. hint: --yes deletes {total}.", console)
+        print_text(f"Nothing is deleted yet. hint: --yes deletes {total}.")
     return 0

@@ -17,8 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from assayline.comparison.baselines import resolve_baseline
 from assayline.comparison.queries import foresee_reach
 from assayline.engines.devices.claims import list_devices
@@ -31,7 +29,6 @@ from assayline.errors import (
     SpecError,
     StoreError,
 )
-from assayline.flows.cli.words import print_text
 from assayline.media.load import Hearing, load_all
 from assayline.records import Prompt, Request
 from assayline.requests.build import PreparedPrompt
@@ -167,7 +164,7 @@ def find_refusals(
 ) -> tuple[dict[str, AssaylineError], list[str]]:
     """Let vLLM check engine arguments if asked, in a process per environment that loads no model.
 
-    Return why each of the engines would not open; a plain EngineError if that is not known.
+    Return why engines would not open, by the labels of their runs, and what is not known.
     """
     needing = {label: plan for label, plan in plans.items() if plan.spec.engine.needs_device}
     if not asks_vllm:
@@ -243,18 +240,11 @@ def _name_few(labels: list[str]) -> str:
     return labels[0] if len(labels) == 1 else f"{labels[0]} and {count(len(labels) - 1, 'other')}"
 
 
-def print_dry_run(
-    spec: EvalSpec, settings: Settings, resume: str, console: Console, *, asks_vllm: bool = False
-) -> None:
-    """Read and render every prompt, and print what a run would do. `asks_vllm` as in `check_runs`.
+def describe_run(spec: EvalSpec, settings: Settings, resume: str, *, asks_vllm: bool = False) -> Iterator[str]:
+    """Read and render every prompt, and yield lines about what a run would do. `asks_vllm` as in `check_runs`.
 
     Raises the errors of a run, and NothingToAskError if every request would be an error row.
     """
-    for line in _describe_run(spec, settings, resume, asks_vllm):
-        print_text(line, console)
-
-
-def _describe_run(spec: EvalSpec, settings: Settings, resume: str, asks_vllm: bool) -> Iterator[str]:
     database = DatabaseThread(settings)
     plan = plan_run(spec, settings, Purpose(resume=resume), database.read)
     spec, model = plan.spec, plan.model

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from assayline.errors import SpecError
 from assayline.flows.cli.options import add_dry_run, add_tags, make_parser, parse_with_dry_run
-from assayline.flows.cli.words import complete_run_id, parse_words, plain_console, print_text
+from assayline.flows.cli.words import complete_run_id, parse_words, print_text
 
 if TYPE_CHECKING:
     from assayline.settings import Settings
@@ -63,9 +63,10 @@ def run(arguments: list[str]) -> int:
     spec = load_spec(path, overrides) if path else read_run_spec(settings, resume, overrides)
     check_data_folder(settings.data_dir)
     if known.dry_run:
-        from assayline.flows.cli.dry_run import print_dry_run
+        from assayline.flows.cli.dry_run import describe_run
 
-        print_dry_run(spec, settings, resume, plain_console(), asks_vllm=known.dry_run == "engine")
+        for line in describe_run(spec, settings, resume, asks_vllm=known.dry_run == "engine"):
+            print_text(line)
         return 0
     from assayline.flows.cli.terminal import open_front
 
@@ -73,8 +74,8 @@ def run(arguments: list[str]) -> int:
         result = call("evaluate", spec=spec, resume=resume, tags=known.tag)
     from assayline.flows.cli.tables import print_result
 
-    print_result(result, spec, plain_console())
-    print_text(result.headline, plain_console())
+    print_result(result, spec)
+    print_text(result.headline)
     return 0
 
 

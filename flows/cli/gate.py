@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.words import complete_run_id, parse_words, plain_console
+from assayline.flows.cli.words import complete_run_id, parse_words
 
 if TYPE_CHECKING:
     from assayline.comparison.gate import GateReport
@@ -73,7 +73,7 @@ def print_verdict(report: "GateReport", is_detailed: bool = False) -> int:
     from assayline.comparison.gate import INCONCLUSIVE_EXIT_CODE, GateFailedError, SuspectError
     from assayline.flows.cli.tables import print_gate
 
-    print_gate(report, plain_console())
+    print_gate(report)
     if report.verdict in ("fail", "suspect"):
         print(f"{'error' if report.failed else 'warning'}: {report.headline}", file=sys.stderr)
         return GateFailedError.exit_code if report.failed else SuspectError.exit_code

@@ -7,7 +7,7 @@ import dataclasses
 
 from assayline.errors import SpecError
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.words import plain_console, print_table
+from assayline.flows.cli.words import print_table
 from assayline.report.document import Column, tabulate
 
 EPILOG = """Pin one with `assayline baseline pin NAME RUN_ID` (docs/guides/comparing.md). With NAME, its pins
@@ -47,13 +47,13 @@ def run(arguments: list[str]) -> int:
             raise SpecError(
                 f"No run has been pinned as {known.name!r}. hint: `assayline list baselines` lists the names."
             )
-        print_table(tabulate(f"Pins of {known.name}", PAST, past), plain_console())
+        print_table(tabulate(f"Pins of {known.name}", PAST, past))
         return 0
     settings.need_database()
     with connect(settings.database_path, settings.database_wait_s, read_only=True) as connection:
         pins = list_pins(connection)
     if pins:
-        print_table(tabulate("Baselines", PINS, map(dataclasses.asdict, pins)), plain_console())
+        print_table(tabulate("Baselines", PINS, map(dataclasses.asdict, pins)))
     else:
         print("No run is pinned. hint: pin one with `assayline baseline pin NAME RUN_ID`.")
     return 0

@@ -6,7 +6,7 @@ assayline list benchmarks [NAME ...]
 from operator import attrgetter
 
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.words import plain_console, print_table
+from assayline.flows.cli.words import print_table
 from assayline.report.document import Column, tabulate
 from assayline.words import show_name, show_value
 
@@ -30,7 +30,7 @@ def run(arguments: list[str]) -> int:
 
     wanted = [find_benchmark(name).name for name in known.names]
     found = [benchmark for benchmark in list_benchmarks() if not wanted or benchmark.name in wanted]
-    print_table(tabulate("Benchmarks", COLUMNS if wanted else COLUMNS[:4], found), plain_console())
+    print_table(tabulate("Benchmarks", COLUMNS if wanted else COLUMNS[:4], found))
     return 0
 
 

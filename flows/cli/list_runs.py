@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.words import name_run_state, parse_age, plain_console, print_text
+from assayline.flows.cli.words import name_run_state, parse_age, print_text
 from assayline.report.document import Column
 from assayline.words import nearest, show_bytes, show_share, show_value
 
@@ -87,7 +87,7 @@ def run(arguments: list[str]) -> int:
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     for cells in lines:
         line = "  ".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True))
-        print_text(line.rstrip(), plain_console())  # not folded, so that ids can be copied
+        print_text(line.rstrip())  # not folded, so that ids can be copied
     return 0
 
 

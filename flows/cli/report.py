@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.words import complete_run_id, plain_console, print_page
+from assayline.flows.cli.words import complete_run_id, print_page
 
 PRINTED = {"leaderboard": ("board", "runs"), "history": ("runs",)}
 """Sections that are printed."""
@@ -78,7 +78,7 @@ def run(arguments: list[str]) -> int:
     written = make_report(settings, name, known.baseline, known.out, not known.without_texts, kind)
     if kind in PRINTED:
         newest = NEWEST_RUNS if kind == "history" else None
-        print_page(written.document, plain_console(), *PRINTED[kind], newest=newest)
+        print_page(written.document, *PRINTED[kind], newest=newest)
     print(f"Report: {written.html}\nMarkdown: {written.markdown}")
     if known.open and not webbrowser.open(written.html.absolute().as_uri()):
         print("warning: No browser found to open the page.", file=sys.stderr)

@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.words import complete_run_id, parse_words, plain_console, print_text
+from assayline.flows.cli.words import complete_run_id, parse_words, print_text
 
 if TYPE_CHECKING:
     from assayline.settings import Settings
@@ -93,16 +93,16 @@ def _print_plan(reference: str, spec: "EvalSpec", prompts: int, settings: "Setti
     from assayline.store.thread import DatabaseThread
     from assayline.words import count
 
-    console, front = plain_console(), FrontEnd(settings)
+    front = FrontEnd(settings)
     settings.pass_on_token()
     known = DatabaseThread(settings).run(lambda connection: find_reference(connection, reference, prompts))
     check_same_prompts(known, spec)
     tokens = sum(len(row["output_token_ids"]) for row in known.answers)
-    print_text(f"reference {known.run_id}: {count(len(known.answers), 'answer')}, {tokens:,} tokens", console)
+    print_text(f"reference {known.run_id}: {count(len(known.answers), 'answer')}, {tokens:,} tokens")
     reads: list[str] = []
     for what in ("itself", "itself, in other batches"):
         found = find_reading(plan_reading(known, known.spec, reads, prompts), known, front)
-        print_text(f"reading   {what}: {f'stored as run {found}' if found else 'to do'}", console)
+        print_text(f"reading   {what}: {f'stored as run {found}' if found else 'to do'}")
         reads += [found or "RUN"]
-    print_text(f"reading   by {spec.model_name}, {spec.engine.backend}, {json.dumps(spec.engine.args)}: to do", console)
-    print_text("Dry run: nothing was read or stored.", console)
+    print_text(f"reading   by {spec.model_name}, {spec.engine.backend}, {json.dumps(spec.engine.args)}: to do")
+    print_text("Dry run: nothing was read or stored.")

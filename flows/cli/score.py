@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.words import complete_run_id, plain_console, print_table, print_text
+from assayline.flows.cli.words import complete_run_id, print_table, print_text
 from assayline.report.document import Column, tabulate
 from assayline.words import DASH, show_number, show_range, show_share, show_value
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from assayline.run.rescore import Rescored
     from assayline.spec.part import ScorerPart
     from assayline.store.database import Row
@@ -64,11 +62,10 @@ PARSER.add_argument("--list", action="store_true", help="list scorers and their 
 def run(arguments: list[str]) -> int:
     """Score the runs that the command line names. Return the exit code."""
     known = PARSER.parse_args(arguments)
-    console = plain_console()
     if known.list:
         from assayline.spec.criteria import list_kinds
 
-        print_table(tabulate("Scorers", KINDS, list_kinds().items()), console)
+        print_table(tabulate("Scorers", KINDS, list_kinds().items()))
         return 0
     if (known.run_id is None) == (not known.stale):
         PARSER.error("pass a RUN_ID, --stale or --list")
@@ -90,21 +87,21 @@ def run(arguments: list[str]) -> int:
     settings = load_settings()
     runs_dir = settings.data_dir / "runs"
     if known.judge:
-        return _judge(complete_run_id(known.run_id, settings), known.judge, known.model, known.dry_run, console)
+        return _judge(complete_run_id(known.run_id, settings), known.judge, known.model, known.dry_run)
     scorers = [parse_scorer(text) for text in known.scorer]
     run_ids = list_stale_runs(settings) if known.stale else [complete_run_id(known.run_id, settings)]
     for run_id in run_ids:
         run_dir = find_run(runs_dir, run_id)
         force = known.force or known.stale  # a run with scores may be incomplete
-        _print_rescored(rescore_run(run_dir, settings, scorers, not known.dry_run, force, known.show), console)
+        _print_rescored(rescore_run(run_dir, settings, scorers, not known.dry_run, force, known.show))
     if not known.dry_run:
         DatabaseThread(settings).run(lambda connection: ensure_metrics(connection, run_ids))
     database = str(settings.database_path)
-    print_text("Dry run: nothing was stored." if known.dry_run else f"Database: {database}", console)
+    print_text("Dry run: nothing was stored." if known.dry_run else f"Database: {database}")
     return 0
 
 
-def _judge(run_id: str, specs: list[str], model: str | None, is_dry: bool, console: "Console") -> int:
+def _judge(run_id: str, specs: list[str], model: str | None, is_dry: bool) -> int:
     from pydantic import ValidationError
 
     from assayline.errors import SpecError
@@ -122,30 +119,31 @@ def _judge(run_id: str, specs: list[str], model: str | None, is_dry: bool, conso
     except ValidationError as error:
         raise SpecError(f"--judge: {error.errors()[0]['msg'].removeprefix('Value error, ')}.") from None
     if is_dry:
-        from assayline.flows.cli.dry_run import print_dry_run
+        from assayline.flows.cli.dry_run import describe_run
         from assayline.run.judging import plan_judge
         from assayline.store.manifest import NEVER
 
         for number in range(len(scorer.spec)):
             planned = plan_judge(scorer, number, run_id, read_manifest(run_dir).name)
-            print_dry_run(planned, settings, NEVER, console)
+            for line in describe_run(planned, settings, NEVER):
+                print_text(line)
         return 0
     with open_front(settings) as call:
         call("judge", run_id=run_id, scorers=[scorer])
-    _print_rescored(rescore_run(run_dir, settings, [scorer], keep=False), console)
-    print_text(f"Database: {settings.database_path}", console)
+    _print_rescored(rescore_run(run_dir, settings, [scorer], keep=False))
+    print_text(f"Database: {settings.database_path}")
     return 0
 
 
-def _print_rescored(rescored: "Rescored", console: "Console") -> None:
+def _print_rescored(rescored: "Rescored") -> None:
     run = rescored.run
-    print_text(f"\n{run.model} on {run.prompt_set}, run {run.run_id}, {run.state}", console)
-    print_table(tabulate("Scores", SCORES, rescored.accuracies), console)
+    print_text(f"\n{run.model} on {run.prompt_set}, run {run.run_id}, {run.state}")
+    print_table(tabulate("Scores", SCORES, rescored.accuracies))
     for note in rescored.notes:
-        print_text(note, console)
+        print_text(note)
     for scorer, examples in rescored.wrong.items():
         for example in examples:
-            _print_example(scorer, example, console)
+            _print_example(scorer, example)
 
 
 def _show_interval(row: "Row") -> str:
@@ -173,13 +171,13 @@ SCORES = (
 )
 
 
-def _print_example(scorer: str, wrong: dict[str, Any], console: "Console") -> None:
+def _print_example(scorer: str, wrong: dict[str, Any]) -> None:
     repeat = f", repeat {wrong['repeat_index']}" if wrong["repeat_index"] else ""
     reason = f": {wrong['explanation']}" if wrong["explanation"] else ""
-    print_text(f"{scorer} {show_value(wrong['value'])}, row {wrong['source_row']}{repeat}{reason}", console)
-    print_text(f"    target   {_in_a_line(wrong['target'])}", console)
+    print_text(f"{scorer} {show_value(wrong['value'])}, row {wrong['source_row']}{repeat}{reason}")
+    print_text(f"    target   {_in_a_line(wrong['target'])}")
     if wrong["answer"] is not None:
-        print_text(f"    answer   {_in_a_line(wrong['answer'])}", console)
+        print_text(f"    answer   {_in_a_line(wrong['answer'])}")
 
 
 def _in_a_line(text: str | None, most: int = 200) -> str:

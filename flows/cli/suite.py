@@ -4,11 +4,9 @@ from typing import TYPE_CHECKING
 
 from assayline.errors import SpecError, StoreError
 from assayline.flows.cli.options import add_dry_run, make_parser, parse_with_dry_run
-from assayline.flows.cli.words import parse_words, plain_console, print_table, print_text
+from assayline.flows.cli.words import parse_words, print_table, print_text
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from assayline.benchmark.campaign import Campaign
     from assayline.run.campaign import SuiteResult
     from assayline.settings import Settings
@@ -69,22 +67,22 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt as interrupt:
         interrupt.add_note("The suite is undecided. hint: rerun the command to go on with it.")
         raise
-    print_decision(result, plain_console())
+    print_decision(result)
     return code
 
 
-def print_decision(result: "SuiteResult", console: "Console") -> None:
+def print_decision(result: "SuiteResult") -> None:
     """Print the table of evaluations, the report's path and, last, the decision."""
     from assayline.report.suite import tabulate_evaluations
 
-    print_text(f"\nSuite {result.suite_id}", console)
-    print_table(tabulate_evaluations(result.evaluations), console)
+    print_text(f"\nSuite {result.suite_id}")
+    print_table(tabulate_evaluations(result.evaluations))
     for row in result.evaluations:
         if row.get("obstacle"):
-            print_text(f"{row['evaluation']} · {row['model']} is not judged: {row['obstacle']}", console)
-    print_text(result.risk, console)
-    print_text(f"Report: {result.report}", console)
-    print_text(result.headline, console)
+            print_text(f"{row['evaluation']} · {row['model']} is not judged: {row['obstacle']}")
+    print_text(result.risk)
+    print_text(f"Report: {result.report}")
+    print_text(result.headline)
 
 
 def print_cells(plan: "Campaign", settings: "Settings", is_nightly: bool, asks_vllm: bool) -> None:
@@ -95,17 +93,17 @@ def print_cells(plan: "Campaign", settings: "Settings", is_nightly: bool, asks_v
     from assayline.store.thread import DatabaseThread
     from assayline.words import count
 
-    console, cells = plain_console(), plan.cells
+    cells = plan.cells
     check_repeats([cell for cell in cells if not cell.is_baseline], is_nightly=is_nightly)
     done, total = count_done(plan, settings), len(plan.order)
     known = f" of suite {plan.campaign_id}" if campaign_dir(settings, "suite", plan.campaign_id).exists() else ""
-    print_text(f"Suite {plan.name}: {total - done.total()} of {count(total, 'run')}{known} left:", console)
+    print_text(f"Suite {plan.name}: {total - done.total()} of {count(total, 'run')}{known} left:")
     for cell in cells:
         tier = f"{cell.tier}, weight {cell.weight:g}" if cell.tier == "supporting" else cell.tier
         against = f"against {cell.baseline}" if cell.baseline else "without a baseline"
         against += ", which is measured again in turn" if cell.measures else ""
         runs = f"{done[cell.key]} of {count(cell.repeats, 'run')} done"
-        print_text(f"  {cell.label}: {tier}, {against}, {runs}", console)
+        print_text(f"  {cell.label}: {tier}, {against}, {runs}")
     database = DatabaseThread(settings)
     prompts: dict[str | None, int] = {}
     lost: list[str] = []
@@ -115,13 +113,12 @@ def print_cells(plan: "Campaign", settings: "Settings", is_nightly: bool, asks_v
         except (SpecError, StoreError):
             lost.append(name)
     for line in foresee_reaches(cells, prompts):
-        print_text(line, console)
+        print_text(line)
     if lost:
         print_text(
             f"Not pinned, so their evaluations would be inconclusive: {', '.join(lost)}. hint: pin completed runs with "
             "`assayline baseline pin NAME RUN_ID`.",
-            console,
         )
     for note in check_runs([(cell.label, cell.spec) for cell in cells], settings, asks_vllm):
-        print_text(note, console)
-    print_text("Dry run: nothing was run or stored.", console)
+        print_text(note)
+    print_text("Dry run: nothing was run or stored.")

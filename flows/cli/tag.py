@@ -8,7 +8,7 @@ No Prefect flow: it changes run.json in the run's folder, and the run's row in t
 import re
 
 from assayline.flows.cli.options import make_parser
-from assayline.flows.cli.words import complete_run_id, plain_console, print_text
+from assayline.flows.cli.words import complete_run_id, print_text
 
 EPILOG = """+TAG adds a tag, and -TAG removes one. Without any, the command prints them. `assayline list runs --tag TAG`
 lists runs of a tag, the viewer filters by it, and run.tags has it in SQL. A copy of the run's folder keeps them.
@@ -37,8 +37,7 @@ def run(arguments: list[str]) -> int:
         found = tag_run(settings, run_id, add, drop, known.note)
     else:
         found = read_manifest(find_run(settings.data_dir / "runs", run_id))
-    console = plain_console()
-    print_text(f"{run_id}: {', '.join(found.tags) or 'no tags'}", console)
+    print_text(f"{run_id}: {', '.join(found.tags) or 'no tags'}")
     if found.note:
-        print_text(f"Note: {found.note}", console)
+        print_text(f"Note: {found.note}")
     return 0

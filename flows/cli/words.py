@@ -37,12 +37,14 @@ def has_bar(settings: "Settings") -> bool:
     return settings.bar and sys.stderr.isatty() and Console(stderr=True).is_interactive
 
 
-def print_text(text: str, console: "Console") -> None:
+def print_text(text: str, console: "Console | None" = None) -> None:
     """Print a line literally: no markup, and control characters made visible."""
-    console.print(make_visible(text).replace(SPACE, " "), highlight=False, markup=False, emoji=False, soft_wrap=True)
+    (console or plain_console()).print(
+        make_visible(text).replace(SPACE, " "), highlight=False, markup=False, emoji=False, soft_wrap=True
+    )
 
 
-def print_page(document: "Document", console: "Console", *sections: str, newest: int | None = None) -> None:
+def print_page(document: "Document", *sections: str, newest: int | None = None) -> None:
     """Print the tables of these sections of a page, at most `newest` rows of each, and its headline."""
     from assayline.report.document import Table
 
@@ -50,15 +52,15 @@ def print_page(document: "Document", console: "Console", *sections: str, newest:
     tables = [block for block in blocks if isinstance(block, Table)]
     for table in tables:
         if len(tables) > 1:
-            print_text(table.caption, console)
-        print_table(replace(table, cells=table.cells[:newest]), console)
+            print_text(table.caption)
+        print_table(replace(table, cells=table.cells[:newest]))
         if newest and (more := len(table.cells) - newest) > 0:
-            print_text(f"{count(more, 'earlier run is', 'earlier runs are')} in the report.", console)
+            print_text(f"{count(more, 'earlier run is', 'earlier runs are')} in the report.")
     for sentence in document.headline:
-        print_text(sentence, console)
+        print_text(sentence)
 
 
-def print_table(table: "Table", console: "Console") -> None:
+def print_table(table: "Table") -> None:
     """Print a table literally, without wide columns. Long cells are folded, but not names and ids, which are copied.
 
     If its words do not fit the console, each row is a list of its cells.
@@ -67,6 +69,7 @@ def print_table(table: "Table", console: "Console") -> None:
     from rich.table import Table as Grid
     from rich.text import Text
 
+    console = plain_console()
     kept = [i for i, column in enumerate(table.columns) if not column.is_wide]
     columns = [table.columns[i] for i in kept]
     texts = [[make_visible(column.header) for column in columns]]
@@ -81,8 +84,8 @@ def print_table(table: "Table", console: "Console") -> None:
     if spare < 0 and len(widths) > 1:
         for row in texts[1:]:
             for header, cell in zip(texts[0], row, strict=True):
-                print_text(f"{header:{max(map(len, texts[0]))}}  {cell}", console)
-            print_text("", console)
+                print_text(f"{header:{max(map(len, texts[0]))}}  {cell}")
+            print_text("")
         return
     while spare > 0 and widths != wanted:
         place = max(range(len(widths)), key=lambda place: wanted[place] - widths[place])

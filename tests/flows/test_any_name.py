@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -96,15 +97,16 @@ def show_all(name: str, width: int) -> str:
     """Return the output of commands for things with this name."""
     file = io.StringIO()
     console = Console(file=file, width=width, force_terminal=True, color_system=None)
-    print_result(result_of(name), spec_of(name), console)
-    print_gate(gate_of(name), console)
-    print_page(compared(name), console, *BENCHMARK_SECTIONS)
-    print_table(tabulate("Baselines", PINS, [dataclasses.asdict(Pin(name, "run", "now", name))]), console)
     score = {"scorer": name, "kind": "regex", "mean": 0.5, "mean_low": None, "mean_high": None}
     score["mean_without_errors"] = 0.5
     counts = {"right_samples": 1, "samples": 2, "prompts": 2}
-    print_table(tabulate("Scores", SCORES, [{**score, **counts}]), console)
-    print_text(f"spec      {name}", console)
+    with patch("assayline.flows.cli.words.plain_console", lambda: console):
+        print_result(result_of(name), spec_of(name))
+        print_gate(gate_of(name))
+        print_page(compared(name), *BENCHMARK_SECTIONS)
+        print_table(tabulate("Baselines", PINS, [dataclasses.asdict(Pin(name, "run", "now", name))]))
+        print_table(tabulate("Scores", SCORES, [{**score, **counts}]))
+        print_text(f"spec      {name}")
     return file.getvalue()
 
 

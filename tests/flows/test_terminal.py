@@ -134,14 +134,15 @@ def test_only_a_terminal_that_can_have_a_bar_has_one(monkeypatch, term, bar, exp
 
 
 @pytest.mark.parametrize("columns", [60, 78, 80, 100])
-def test_a_table_breaks_no_word_however_narrow_the_terminal(columns):
+def test_a_table_breaks_no_word_however_narrow_the_terminal(columns, monkeypatch):
     rows = [("grade-school mathematics", "20261128-001946-arithmetic-64-8354", "1,172 tokens/s", "x" * 200)] * 2
     headers = ("measures", "run", "output tokens/s", "text")
     shows = (show_text, show_name, show_number, show_text)
     table = tabulate("", [Column(name, i, shows[i]) for i, name in enumerate(headers)], rows)
     console = Console(width=columns, file=io.StringIO())
+    monkeypatch.setattr("assayline.flows.cli.words.plain_console", lambda: console)
     with console.capture() as shown:
-        print_table(table, console)
+        print_table(table)
     text = shown.get()
     assert all(len(line) <= columns for line in text.splitlines() if "│" in line)
     for word in ("grade-school", "mathematics", rows[0][1], "tokens/s"):
