@@ -79,6 +79,8 @@ def test_plan_is_shown_and_nothing_is_run(fake_spec, data_dir, tmp_path, capsys)
     assert run([str(path), "--repeats", "3", "--sweep", "engine.max_concurrency=2,4", "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert "2 configurations × 3 repeats, 6 of 6 runs left" in shown and '"enable_prefix_caching": false' in shown
+    assert run([str(path), "--repeats", "10", "--dry-run", "--engine.max_concurrency", "4"]) == 0
+    assert "1 configurations × 10 repeats, 10 of 10 runs left, 2 per engine:" in capsys.readouterr().out
     assert not (data_dir / "benchmarks").exists() and not (data_dir / "runs").exists()
     for arguments, sentence in (
         ([], "pass a SPEC"),

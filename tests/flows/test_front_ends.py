@@ -222,7 +222,10 @@ class KilledError(BaseException):
     """In place of a signal: nothing in the product catches it."""
 
 
-@pytest.mark.parametrize("kind", CAMPAIGNS)
+# Flows and commands call the same operations, so that the others can differ from it in their arguments alone.
+@pytest.mark.parametrize(
+    "kind", [pytest.param(one, marks=[] if one == "suite" else pytest.mark.rare) for one in CAMPAIGNS]
+)
 @pytest.mark.usefixtures("short_reports")
 def test_every_front_does_the_same_campaign_and_goes_on_after_a_kill(kind, compared, tiny_model, tmp_path, monkeypatch):
     """Suites, a sweep, and a gate that measures both sides again: equal runs and verdicts, each page written once."""

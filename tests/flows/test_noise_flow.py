@@ -12,7 +12,6 @@ from assayline.benchmark.configurations import BenchmarkAsk, plan_benchmark
 from assayline.engines.fake import FakeEngine
 from assayline.engines.pool import EnginePool
 from assayline.errors import EngineError
-from assayline.flows.cli.benchmark import run
 from assayline.flows.evaluate import complete as complete_in_flow
 from assayline.report.make import make_report
 from assayline.settings import load_settings
@@ -78,13 +77,6 @@ def test_flow_runs_hand_an_engine_on_and_store_no_parameter_of_it(prefect_client
     assert number_engines(data_dir) == [0, 0]
     stored = {name for run in prefect_client.read_flow_runs() for name in run.parameters}
     assert "spec" in stored and "engines" not in stored
-
-
-def test_noise_dry_run_shows_the_plan_and_runs_nothing(fake_spec, data_dir, tmp_path, capsys):
-    path = flow_kit.write_spec(tmp_path / "spec.yaml", fake_spec)
-    assert run([str(path), "--repeats", "10", "--dry-run", "--engine.max_concurrency", "4"]) == 0
-    assert "1 configurations × 10 repeats, 10 of 10 runs left, 2 per engine:" in capsys.readouterr().out
-    assert not (data_dir / "benchmarks").exists()
 
 
 @pytest.mark.parametrize(
