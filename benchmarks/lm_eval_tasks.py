@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from assayline.run.begin import begin_evaluation
-from assayline.run.drive import Listener, drive_worker
+from assayline.run.drive import drive_worker
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
 from assayline.store.database import connect
@@ -57,7 +57,7 @@ def ask_here(folder: Path, model: Path, plain: list[str], engine: dict[str, Any]
         })  # fmt: skip
         evaluation = begin_evaluation(spec, settings, NEVER)
         counts = evaluation.prepare()
-        drive_worker(evaluation, "worker-0", Listener())
+        drive_worker(evaluation, "worker-0")
         evaluation.finish(counts)
         results = json.loads((evaluation.run_dir / "lm_eval" / "results.json").read_text())
         found["results"].update(results["results"] | results.get("groups", {}))

@@ -37,7 +37,7 @@ from assayline.engines.process import HostSetup, engine_environment
 from assayline.engines.recovery.engine import AdaptiveEngine
 from assayline.engines.recovery.policy import RecoveryPolicy, Sizes, sizes_of
 from assayline.run.begin import begin_evaluation
-from assayline.run.drive import Listener, drive_worker
+from assayline.run.drive import drive_worker
 from assayline.run.worker import Worker, WorkOrder
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
@@ -166,7 +166,7 @@ def measure_pipeline(spec: EvalSpec, settings: Settings, stepping: SteppingEngin
     loader = threading.Thread(target=load_now_and_then)
     loader.start()
     stepping.writer = evaluation.writer
-    drive_worker(evaluation, "worker-0", Listener(), lambda order: KeptWorker(order, stepping.engine))
+    drive_worker(evaluation, "worker-0", launch=lambda order: KeptWorker(order, stepping.engine))
     stepping.writer = None
     preparing.join()
     loading.set()

@@ -33,7 +33,7 @@ from assayline.engines.messages import Open
 from assayline.records import Completion, Request
 from assayline.run import worker as worker_module
 from assayline.run.dispatcher import Dispatcher
-from assayline.run.drive import Listener, drive_worker
+from assayline.run.drive import drive_worker
 from assayline.run.worker import Exchanger, News, Worker, WorkOrder
 from assayline.settings import Settings
 from assayline.spec.file import parse_spec
@@ -207,7 +207,7 @@ def measure(kind: str, workers: int, per_worker: int, launch: Any, folder: Path)
 
     cpu_s, ended = time.process_time(), threading.Event()
     with ThreadPoolExecutor(workers) as pool:
-        driven = [pool.submit(drive_worker, flow, f"worker-{n}", Listener(), start) for n in range(workers)]  # type: ignore[arg-type]
+        driven = [pool.submit(drive_worker, flow, f"worker-{n}", launch=start) for n in range(workers)]  # type: ignore[arg-type]
         for one in driven:
             one.result()
     ended.set()
@@ -231,8 +231,8 @@ def measure(kind: str, workers: int, per_worker: int, launch: Any, folder: Path)
 def start_ray(workers: int, per_s: float) -> Any:
     """Start a Ray cluster on this machine, and yield a launcher of paced workers."""
     import ray
-
     from assayline.tasks.ray_cluster import RayWorker, _NodeWorker
+
     from benchmarks import scale  # noqa: PLW0406 by its name, as the engine's process has another __main__
 
     class PacedNode(_NodeWorker):

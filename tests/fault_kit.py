@@ -28,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -39,6 +40,7 @@ from assayline.records import Completion, Request
 from assayline.run import drive, ray_cluster
 from assayline.run import worker as worker_module
 from assayline.run.begin import begin_evaluation
+from assayline.run.watch import RunReport
 from assayline.run.worker import Worker, WorkOrder
 from assayline.settings import load_settings
 from assayline.spec.file import load_spec
@@ -276,10 +278,11 @@ def run_flow(spec_path: str) -> None:
                     dispatcher.workers = cluster.count_workers()
                 if not dispatcher.is_over and not dispatcher.is_stopped:
                     while len(workers) < dispatcher.workers:
-                        listener = drive.Listener(print, print, lambda line: None)
+                        log: Any = SimpleNamespace(info=print, warning=print, debug=str)
+                        report = RunReport(log)
                         launch = Worker if cluster is None else cluster.launch
                         name = f"worker-{len(workers)}"
-                        workers.append(pool.submit(drive.drive_worker, evaluation, name, listener, launch))
+                        workers.append(pool.submit(drive.drive_worker, evaluation, name, log, report, launch))
                 if any(task.done() and task.exception() for task in (prepared, *workers)):
                     evaluation.stop()
                 time.sleep(0.05)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import duckdb
@@ -29,9 +30,10 @@ from assayline.requests.chat import ChatRenderer
 from assayline.requests.tokenizer import load_tokenizer
 from assayline.run.begin import Evaluation, begin_evaluation
 from assayline.run.dispatcher import Dispatcher
-from assayline.run.drive import Listener, drive_worker
+from assayline.run.drive import drive_worker
 from assayline.run.evaluation import RunResult
 from assayline.run.order import read_shard, shard_priority
+from assayline.run.watch import RunReport
 from assayline.run.worker import Worker, WorkOrder
 from assayline.settings import Settings
 from assayline.spec.engine import EngineSpec
@@ -176,9 +178,11 @@ class Work:
     ) -> int:
         """Drives a worker, whose engine `open_engine` may open, to its end, and writes what is left."""
         launch = functools.partial(launch, open_engine=open_engine) if open_engine else launch
-        listener = Listener(self.notes.append, self.notes.append, on_event=self.events.append)
+        log: Any = SimpleNamespace(info=self.notes.append, warning=self.notes.append, debug=str)
+        report = RunReport(log)
+        report.hear = lambda worker, log, event: self.events.append(event)  # type: ignore[method-assign]
         try:
-            return drive_worker(self, worker, listener, launch)  # type: ignore[arg-type]
+            return drive_worker(self, worker, log, report, launch)  # type: ignore[arg-type]
         finally:
             self.writer.flush()
 
@@ -212,7 +216,7 @@ def read_line(process: "subprocess.Popen[str]") -> str:
 
 def work(evaluation: Evaluation, index: int = 0, launch: Any = Worker) -> int:
     """Lets a worker answer all that there is; how much that was."""
-    return drive_worker(evaluation, f"worker-{index}", Listener(), launch)
+    return drive_worker(evaluation, f"worker-{index}", launch=launch)
 
 
 @functools.cache

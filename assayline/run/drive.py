@@ -4,16 +4,18 @@ The thread writes all records that the worker reports, so that one process write
 thread, process or machine exited unexpectedly, or it does not respond) is replaced a few times, until it answers again.
 """
 
+import logging
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 
 from assayline.errors import AssaylineError, EngineError, ModelError, WorkerLostError
 from assayline.records import EngineEvent, Request
 from assayline.run.evaluation import Evaluation
+from assayline.run.watch import AnyLogger, RunReport
 from assayline.run.worker import Exchanger, Worker, WorkOrder
 from assayline.words import count
 
+LOG = logging.getLogger("assayline")
 URGENT_EVENTS = frozenset({"failed", "reduced", "isolated", "restored", "load_ended"})
 """Events that are written immediately: the engine is idle then, and the machine may be about to fail."""
 
@@ -28,34 +30,29 @@ MOST_EXCHANGES_PER_S = 500
 """Limit for all workers together; an exchange with a worker on another machine takes this process about 0.8 ms."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """Callbacks for log lines and events of a worker, called in the driving thread."""
-
-    log: Callable[[str], object] = str
-    warn: Callable[[str], object] = str
-    engine_log: Callable[[str], object] = str
-    """Receives the lines that engines print."""
-    on_event: Callable[[EngineEvent], object] = str
-
-
 def drive_worker(
-    evaluation: Evaluation, name: str, listener: Listener, launch: Callable[[WorkOrder], Exchanger] = Worker
+    evaluation: Evaluation,
+    name: str,
+    log: AnyLogger = LOG,
+    report: RunReport | None = None,
+    launch: Callable[[WorkOrder], Exchanger] = Worker,
 ) -> int:
     """Drive a worker until every request of the run has its row, or the run is stopped; return its number of answers.
 
+    `log` gets its lines, and `report` hears of its engine, in this thread.
     A worker that cannot go on ends alone if others are left. Raises DeviceError, SpecError, ModelError, EngineError or
     StoreError; rows that finished before the error are stored.
     """
     dispatcher, answered, losses = evaluation.dispatcher, 0, 0
+    report = report or RunReport(log)
     while True:
-        drive = _Drive(evaluation, name, listener)
+        drive = _Drive(evaluation, name, log, report)
         try:
             with closing(launch(evaluation.order(name))) as worker:
                 drive.exchange(worker)
         except WorkerLostError as loss:
             losses = 1 if drive.answered else losses + 1
-            listener.warn(f"Lost {name} and requeued its requests: {loss}")
+            log.warning(f"Lost {name} and requeued its requests: {loss}")
             error: AssaylineError = EngineError(
                 f"{name} was lost {losses} times without an answer in between. hint: run the same command again, which "
                 "resumes the run; stored answers are kept."
@@ -72,23 +69,24 @@ def drive_worker(
             if not dispatcher.fail(name):
                 raise error
             reason = str(error).partition("\n")[0].removesuffix(" History:")
-            listener.warn(f"{name} ended; the other workers answer its requests. {reason}")
+            log.warning(f"{name} ended; the other workers answer its requests. {reason}")
             break
         if dispatcher.wait_for_end(REPLACEMENT_PAUSES_S[losses - 1]):
             break
     evaluation.writer.flush()
     answered += drive.answered
-    listener.log(f"Answered {count(answered, 'request')} on {drive.device}")
+    log.info(f"Answered {count(answered, 'request')} on {drive.device}")
     return answered
 
 
 class _Drive:
     """One worker, from start to end."""
 
-    def __init__(self, evaluation: Evaluation, name: str, listener: Listener) -> None:
+    def __init__(self, evaluation: Evaluation, name: str, log: AnyLogger, report: RunReport) -> None:
         self._evaluation = evaluation
         self._name = name
-        self._listener = listener
+        self._log = log
+        self._report = report
         self.answered = 0
         self.device = ""
         self._phase = ""
@@ -110,9 +108,9 @@ class _Drive:
                 self._phase = news.phase
                 dispatcher.set_phase(self._name, news.phase)
             for line in news.notes:
-                self._listener.log(line)
+                self._log.info(line)
             for line in news.engine_lines:
-                self._listener.engine_log(line)
+                self._report.hear_engine(self._log, line)
             requests = dispatcher.exchange(self._name, news.finished, news.window, news.waiting)
             for record in news.records:
                 evaluation.writer.add(record)
@@ -133,6 +131,6 @@ class _Drive:
             evaluation.writer.flush()
         if event.event == "opened":
             evaluation.dispatcher.join(self._name, self.device)
-        self._listener.on_event(event)
+        self._report.hear(self._name, self._log, event)
         if event.event == "isolated":
             evaluation.dispatcher.note_killer(event.message or "")

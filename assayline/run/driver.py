@@ -6,7 +6,6 @@ flow call `evaluate` with a front end each.
 
 import dataclasses
 import json
-import logging
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,7 @@ from assayline.errors import DatabaseLockedError, JudgeNotTrustedError, StoreErr
 from assayline.report.document import Document
 from assayline.report.make import Written
 from assayline.run.begin import Evaluation, RunPlan, begin_run, plan_run
-from assayline.run.drive import Listener, drive_worker
+from assayline.run.drive import LOG, drive_worker
 from assayline.run.evaluation import RunResult, read_result
 from assayline.run.judging import check_judges, find_judge_run, find_unreported, list_judges
 from assayline.run.ray_cluster import open_cluster
@@ -40,7 +39,6 @@ from assayline.store.manifest import Manifest, PromptCounts, Purpose, read_manif
 from assayline.store.thread import DatabaseThread
 from assayline.words import count
 
-LOG = logging.getLogger("assayline")
 POLL_INTERVAL_S = 0.5
 NOTIFY_TIMEOUT_S = 10.0
 T = TypeVar("T")
@@ -61,10 +59,6 @@ class FrontEnd:
     def submit(self, pool: Executor, work: Callable[[AnyLogger], T], worker: str | None = None) -> Future[T]:
         """Start to drive a worker or, without one, to prepare the prompts. `work` takes the logger of its thread."""
         return pool.submit(work, LOG.getChild(worker) if worker else LOG)
-
-    def log_engine(self, log: AnyLogger, line: str) -> None:
-        """Log a line that an engine printed."""
-        log.debug(line)
 
     def watch(self) -> AbstractContextManager[RunReport]:
         """Return a context in which the run's progress is reported."""
@@ -262,7 +256,7 @@ def drive(evaluation: Evaluation, front: FrontEnd, engines: EnginePool | None = 
                         dispatcher.workers = cluster.count_workers()
                     while len(work) <= dispatcher.workers:
                         name = f"worker-{len(work) - 1}"
-                        job = partial(_generate, evaluation, name, launch, front, report)
+                        job = partial(_generate, evaluation, name, launch, report)
                         work.append(front.submit(pool, job, name))
                 if not (left := [future for future in work if not future.done()]):
                     break
@@ -310,14 +304,12 @@ def _generate(
     evaluation: Evaluation,
     name: str,
     launch: Callable[[WorkOrder], Exchanger],
-    front: FrontEnd,
     report: RunReport,
     log: AnyLogger,
 ) -> int:
     """Drive a worker to its end, and return its number of answers."""
     report.enter_task()
-    listener = Listener(log.info, log.warning, partial(front.log_engine, log), partial(report.hear, name, log))
-    return drive_worker(evaluation, name, listener, launch)
+    return drive_worker(evaluation, name, log, report, launch)
 
 
 def _load(evaluation: Evaluation, report: RunReport) -> None:

@@ -25,8 +25,16 @@ class RunReport:
     `draw` is called with each progress and the number of requests, None while prompts are still being read.
     """
 
-    def __init__(self, log: AnyLogger, draw: Callable[[RunStatus, int | None], None] | None = None) -> None:
+    def __init__(
+        self,
+        log: AnyLogger,
+        draw: Callable[[RunStatus, int | None], None] | None = None,
+        *,
+        has_engine_lines: bool = False,
+    ) -> None:
+        """`has_engine_lines`: log what an engine prints at its own level, not as DEBUG."""
         self.log = log
+        self._has_engine_lines = has_engine_lines
         self._draw = draw
         self._started_s = time.monotonic()
         self._shown_s = float("-inf")
@@ -69,6 +77,14 @@ class RunReport:
         elif event.event == "opened" and worker in self._troubled:
             log.info("Engine %d %s %s", event.engine_generation, event.event, words)
 
+    def hear_engine(self, log: AnyLogger, line: str) -> None:
+        """Log a line that an engine printed: at its own level without vLLM's prefix, or as DEBUG."""
+        match = VLLM_LINE.match(line) if self._has_engine_lines else None
+        if match:
+            log.log(logging.getLevelNamesMapping()[match["level"]], ENGINE_MARK + line[match.end() :])
+        else:
+            log.debug(line)
+
     def warn_once(self, text: str) -> None:
         """Log a warning the first time it occurs."""
         if text not in self._warned:
@@ -96,14 +112,6 @@ def count_workers(status: RunStatus) -> str:
     counts["slow"] = sum(worker.is_slow for worker in status.workers)
     troubles = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
     return count(status.count(ALIVE), "worker") + (f" ({troubles})" if troubles else "")
-
-
-def log_engine_line(log: AnyLogger, line: str) -> None:
-    """Log an engine's line at its own level, without vLLM's prefix. Lines of other libraries are DEBUG."""
-    if match := VLLM_LINE.match(line):
-        log.log(logging.getLevelNamesMapping()[match["level"]], ENGINE_MARK + line[match.end() :])
-    else:
-        log.debug(line)
 
 
 class EngineFilter(logging.Filter):

@@ -17,7 +17,8 @@ from typing import Any
 
 from assayline.records import EngineEvent
 from assayline.run.begin import begin_evaluation
-from assayline.run.drive import Listener, drive_worker
+from assayline.run.drive import LOG, drive_worker
+from assayline.run.watch import RunReport
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import parse_spec
@@ -37,7 +38,9 @@ def run_spec(spec: EvalSpec, settings: Settings, on_event: Callable[[EngineEvent
     preparing = threading.Thread(target=lambda: counts.append(evaluation.prepare()))
     preparing.start()
     try:
-        drive_worker(evaluation, "worker-0", Listener(on_event=on_event))
+        report = RunReport(LOG)
+        report.hear = lambda worker, log, event: on_event(event)  # type: ignore[method-assign]
+        drive_worker(evaluation, "worker-0", LOG, report)
         preparing.join()
         return evaluation.finish(counts[0]).run_id
     except BaseException:

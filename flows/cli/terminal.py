@@ -21,9 +21,10 @@ from assayline.comparison.gate import GateFailedError
 from assayline.errors import AssaylineError
 from assayline.flows.cli.process import find_prefect_api, prefect_api
 from assayline.flows.cli.words import has_bar, print_text
-from assayline.run.driver import LOG, FrontEnd
+from assayline.run.drive import LOG
+from assayline.run.driver import FrontEnd
 from assayline.run.progress import RunStatus
-from assayline.run.watch import AnyLogger, EngineFilter, RunReport, count_workers, log_engine_line
+from assayline.run.watch import EngineFilter, RunReport, count_workers
 from assayline.settings import Settings
 from assayline.words import SPACE
 
@@ -49,19 +50,16 @@ class Terminal(FrontEnd):
         super().__init__(settings)
         self._handler = handler
 
-    def log_engine(self, log: AnyLogger, line: str) -> None:
-        log_engine_line(log, line)
-
     @contextlib.contextmanager
     def watch(self) -> Iterator[RunReport]:
         if not has_bar(self.settings):
-            yield RunReport(self.log)
+            yield RunReport(self.log, has_engine_lines=True)
             return
         bar, level = Bar(self._handler.console), self._handler.level
         self._handler.setLevel(logging.WARNING)
         try:
             with bar.progress:
-                yield RunReport(self.log, bar.show)
+                yield RunReport(self.log, bar.show, has_engine_lines=True)
         finally:
             self._handler.setLevel(level)
 

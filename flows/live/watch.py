@@ -34,7 +34,7 @@ from assayline.run.driver import FrontEnd
 from assayline.run.evaluation import RunResult
 from assayline.run.progress import RunStatus
 from assayline.run.stages import say_page
-from assayline.run.watch import AnyLogger, EngineFilter, RunReport, log_engine_line
+from assayline.run.watch import AnyLogger, EngineFilter, RunReport
 from assayline.settings import Settings
 from assayline.spec.evaluation import EvalSpec
 from assayline.store.manifest import Purpose
@@ -68,7 +68,7 @@ class FlowReport(RunReport):
     delays nothing."""
 
     def __init__(self, log: AnyLogger) -> None:
-        super().__init__(log)
+        super().__init__(log, has_engine_lines=True)
         self.failure: str | None = None
         """Why the newest progress did not arrive."""
         self._newest: deque[tuple[float, str]] = deque(maxlen=1)
@@ -153,9 +153,6 @@ class FlowFront(FrontEnd):
     def submit(self, pool: Executor, work: Callable[[AnyLogger], Any], worker: str | None = None) -> Future[Any]:
         run = contextvars.copy_context().run  # Prefect finds the current flow run in it
         return pool.submit(run, generate, worker, work) if worker else pool.submit(run, prepare_prompts, work)
-
-    def log_engine(self, log: AnyLogger, line: str) -> None:
-        log_engine_line(log, line)
 
     @contextmanager
     def watch(self) -> Iterator[RunReport]:

@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from engine_kit import ARGS
 from run_kit import query
 
 from assayline.run.begin import begin_evaluation
-from assayline.run.drive import Listener, drive_worker
+from assayline.run.drive import LOG, drive_worker
+from assayline.run.watch import RunReport
 
 pytestmark = pytest.mark.vllm
 
@@ -20,7 +22,8 @@ def test_an_engine_on_two_groups_of_cores_answers(make_spec, settings):
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
     lines: list[str] = []
-    assert drive_worker(evaluation, "worker-0", Listener(lines.append, print, print)) == 20
+    log: Any = SimpleNamespace(info=lines.append, warning=print, debug=print)
+    assert drive_worker(evaluation, "worker-0", log) == 20
     assert lines[-1].startswith("Answered 20 requests on cpu-")
     evaluation.finish(counts)
     assert query(settings, "select is_sound from request_integrity") == [(True,)]
@@ -41,11 +44,13 @@ def test_a_rank_that_runs_out_of_memory_is_found_in_the_log(make_spec, settings,
     counts = evaluation.prepare()
     began, failed_s = time.monotonic(), []
 
-    def note(event: Any) -> None:
+    def note(worker: str, log: Any, event: Any) -> None:
         if event.event == "failed":
             failed_s.append(time.monotonic() - began)
 
-    assert drive_worker(evaluation, "worker-0", Listener(print, print, print, note)) == 20
+    report = RunReport(LOG)
+    report.hear = note  # type: ignore[method-assign]
+    assert drive_worker(evaluation, "worker-0", LOG, report) == 20
     evaluation.finish(counts)
     failed = query(settings, "select details_json ->> 'kind' from engine_events where event = 'failed'")
     assert failed == [("device_oom",)]

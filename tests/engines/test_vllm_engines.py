@@ -65,7 +65,7 @@ from assayline.errors import EngineDiedError, EngineError, SpecError
 from assayline.load.progress import LoadProgress
 from assayline.records import NOT_SENT, Completion, EngineEvent, Request
 from assayline.run.begin import begin_evaluation
-from assayline.run.drive import Listener, drive_worker
+from assayline.run.drive import drive_worker
 from assayline.settings import Settings
 from assayline.spec.engine import ReasoningSpec, ServerSpec
 from assayline.spec.file import load_spec
@@ -451,7 +451,7 @@ def test_the_served_example_is_measured_at_its_rate(served, settings, monkeypatc
     spec = load_spec("examples/served.yaml", {"engine": engine, **short})
     evaluation = begin_evaluation(spec, settings)
     counts = evaluation.prepare()
-    drive_worker(evaluation, "worker-0", Listener())
+    drive_worker(evaluation, "worker-0")
     evaluation.finish(counts)
     good = "from metric_value where metric = 'good_share' and detail = 'interactive' and n > 0"
     with connect(settings.database_path, 10, read_only=True) as connection:

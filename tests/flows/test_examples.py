@@ -13,7 +13,7 @@ from flow_kit import ROOT
 
 from assayline.prompts import load_prompts
 from assayline.run.begin import begin_evaluation
-from assayline.run.drive import Listener, drive_worker
+from assayline.run.drive import drive_worker
 from assayline.settings import Settings
 from assayline.spec.file import load_spec
 from assayline.spec.prompts import HubSource
@@ -43,7 +43,7 @@ def run(example: Path, settings: Settings, overrides: dict[str, str]) -> list[di
     """A whole run without Prefect; its completions."""
     evaluation = begin_evaluation(load_spec(example, overrides), settings)
     counts = evaluation.prepare()
-    drive_worker(evaluation, "worker-0", Listener())
+    drive_worker(evaluation, "worker-0")
     assert evaluation.finish(counts).answered_requests == REQUESTS[example.stem]
     return query(settings, "from completions")
 

@@ -10,7 +10,7 @@ import pytest
 from run_kit import ROOT, query
 
 from assayline.run.begin import begin_evaluation
-from assayline.run.drive import Listener, drive_worker
+from assayline.run.drive import drive_worker
 from assayline.spec.evaluation import EvalSpec
 from assayline.spec.file import load_spec, parse_spec
 
@@ -47,7 +47,7 @@ def complete(settings: Any) -> Callable[..., str]:
         engine = {"device": "cpu", "args": ARGS}
         evaluation = begin_evaluation(spec or parse_spec({"model": str(MODEL), "engine": engine, **parts}), settings)
         counts = evaluation.prepare()
-        drive_worker(evaluation, "worker-0", Listener())
+        drive_worker(evaluation, "worker-0")
         result = evaluation.finish(counts)
         assert not [note for note in result.notes if "wrote more than max_tokens" not in note]
         return result.run_id
