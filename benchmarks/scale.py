@@ -231,8 +231,8 @@ def measure(kind: str, workers: int, per_worker: int, launch: Any, folder: Path)
 def start_ray(workers: int, per_s: float) -> Any:
     """Start a Ray cluster on this machine, and yield a launcher of paced workers."""
     import ray
-    from assayline.tasks.ray_cluster import RayWorker, _NodeWorker
 
+    from assayline.run.ray_cluster import RayWorker, _NodeWorker
     from benchmarks import scale  # noqa: PLW0406 by its name, as the engine's process has another __main__
 
     class PacedNode(_NodeWorker):
