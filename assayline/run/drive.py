@@ -15,7 +15,7 @@ from assayline.run.watch import AnyLogger, RunReport
 from assayline.run.worker import Exchanger, Worker, WorkOrder
 from assayline.words import count
 
-LOG = logging.getLogger("assayline")
+LOG: logging.Logger = logging.getLogger("assayline")
 URGENT_EVENTS = frozenset({"failed", "reduced", "isolated", "restored", "load_ended"})
 """Events that are written immediately: the engine is idle then, and the machine may be about to fail."""
 
