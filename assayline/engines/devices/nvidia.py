@@ -12,7 +12,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 Answer = TypeVar("Answer")
 
@@ -34,12 +34,16 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuProcess:
-    """A process that computes on a GPU."""
+class MemoryHolder:
+    """A process, with the bytes of a device's or the machine's memory that it uses; None if they are unknown."""
 
     pid: int
     name: str
     used_bytes: int | None
+
+    def __str__(self) -> str:
+        used = "unknown" if self.used_bytes is None else f"{self.used_bytes >> 20} MiB"
+        return f"process {self.pid} ({self.name}, {used})"
 
 
 def list_gpus() -> list[str]:
@@ -77,28 +81,14 @@ def read_free_bytes(gpu: str) -> int | None:
     return _ask(lambda nvml: int(nvml.nvmlDeviceGetMemoryInfo(_find(nvml, gpu)).free))
 
 
-def list_processes(gpu: str) -> list[GpuProcess]:
+def list_processes(gpu: str) -> list[MemoryHolder]:
     """Return the processes that compute on it."""
 
-    def list_them(nvml: Any) -> list[GpuProcess]:
+    def list_them(nvml: Any) -> list[MemoryHolder]:
         found = nvml.nvmlDeviceGetComputeRunningProcesses(_find(nvml, gpu))
-        return [GpuProcess(entry.pid, _name_process(nvml, entry.pid), entry.usedGpuMemory) for entry in found]
+        return [MemoryHolder(entry.pid, _name_process(nvml, entry.pid), entry.usedGpuMemory) for entry in found]
 
     return _ask(list_them) or []
-
-
-class Reading(TypedDict):
-    """Readings of one GPU's sensors; None if a sensor is missing or does not answer. As in `DeviceSample`."""
-
-    utilization_share: float | None
-    memory_used_bytes: int | None
-    memory_total_bytes: int | None
-    power_watts: float | None
-    energy_joules: float | None
-    temperature_c: int | None
-    sm_clock_mhz: int | None
-    memory_clock_mhz: int | None
-    throttle_reasons: str | None
 
 
 THROTTLE_REASONS = {
@@ -118,42 +108,30 @@ TEMPERATURE_GPU, CLOCK_SM, CLOCK_MEMORY = 0, 1, 2
 """NVML's numbers for sensors and clocks."""
 
 
-class GpuSensors:
-    """The sensors of one GPU, or of one MIG slice, which has few."""
+SENSORS: dict[str, Callable[[Any, Any], Any]] = {
+    "utilization_share": lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
+    "memory_used_bytes": lambda nvml, gpu: int(nvml.nvmlDeviceGetMemoryInfo(gpu).used),
+    "memory_total_bytes": lambda nvml, gpu: int(nvml.nvmlDeviceGetMemoryInfo(gpu).total),
+    "power_watts": lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+    "energy_joules": lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000,
+    "temperature_c": lambda nvml, gpu: int(nvml.nvmlDeviceGetTemperature(gpu, TEMPERATURE_GPU)),
+    "sm_clock_mhz": lambda nvml, gpu: int(nvml.nvmlDeviceGetClockInfo(gpu, CLOCK_SM)),
+    "memory_clock_mhz": lambda nvml, gpu: int(nvml.nvmlDeviceGetClockInfo(gpu, CLOCK_MEMORY)),
+    "throttle_reasons": lambda nvml, gpu: name_reasons(_read_throttle_bits(nvml, gpu)),
+}
+"""Readings by the columns of `DeviceSample`, from the driver's library and its handle of a GPU or a MIG slice."""
 
-    def __init__(self, driver: Any | None, name: str) -> None:
-        """Keep `driver`, which `hold_driver` yielded; without one, all readings are None."""
-        self._nvml = driver
-        self.name = name
-        self._handle: Any = None
 
-    def read(self) -> Reading:
-        """Read all sensors now. Catches the errors of the driver's library."""
-        busy = self._ask(lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
-        memory = self._ask(lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu))
-        milliwatts = self._ask(lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu))
-        millijoules = self._ask(lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu))
-        reasons = self._ask(_read_throttle_bits)
-        return Reading(
-            utilization_share=None if busy is None else busy / 100,
-            memory_used_bytes=None if memory is None else int(memory.used),
-            memory_total_bytes=None if memory is None else int(memory.total),
-            power_watts=None if milliwatts is None else milliwatts / 1000,
-            energy_joules=None if millijoules is None else millijoules / 1000,
-            temperature_c=self._ask(lambda nvml, gpu: int(nvml.nvmlDeviceGetTemperature(gpu, TEMPERATURE_GPU))),
-            sm_clock_mhz=self._ask(lambda nvml, gpu: int(nvml.nvmlDeviceGetClockInfo(gpu, CLOCK_SM))),
-            memory_clock_mhz=self._ask(lambda nvml, gpu: int(nvml.nvmlDeviceGetClockInfo(gpu, CLOCK_MEMORY))),
-            throttle_reasons=None if reasons is None else name_reasons(reasons),
-        )
+def read_sensors(driver: Any | None, gpu: str) -> dict[str, Any]:
+    """Read all sensors of a GPU now; None for each that is missing or does not answer, as most of a MIG slice.
 
-    def _ask(self, question: Callable[[Any, Any], Answer]) -> Answer | None:
-        if self._nvml is None:
-            return None
-        try:
-            self._handle = self._handle or _find(self._nvml, self.name)
-            return question(self._nvml, self._handle)
-        except (self._nvml.NVMLError, AttributeError):  # a sensor that the GPU or the module lacks
-            return None
+    `hold_driver` yields the `driver`; without one, all are None.
+    """
+
+    def read(sensor: Callable[[Any, Any], Any]) -> Any | None:
+        return _answer(driver, lambda nvml: sensor(nvml, _find(nvml, gpu)))
+
+    return {column: read(sensor) for column, sensor in SENSORS.items()}
 
 
 @contextlib.contextmanager
@@ -197,14 +175,19 @@ def can_ask() -> bool:
 
 
 def _ask(question: Callable[[Any], Answer]) -> Answer | None:
-    """Return the driver's answer; None without a driver, or if it has no answer."""
-    with hold_driver() as nvml:
-        if nvml is None:
-            return None
-        try:
-            return question(nvml)
-        except nvml.NVMLError:
-            return None
+    """Open the driver for one question."""
+    with hold_driver() as driver:
+        return _answer(driver, question)
+
+
+def _answer(driver: Any | None, question: Callable[[Any], Answer]) -> Answer | None:
+    """Return the driver's answer; None without a driver, or if it or the GPU or the module has none."""
+    if driver is None:
+        return None
+    try:
+        return question(driver)
+    except (driver.NVMLError, AttributeError):
+        return None
 
 
 def _list_present(nvml: Any) -> list[str]:

@@ -14,11 +14,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from assayline.clock import RunClock, boot_id
-from assayline.engines.devices.nvidia import GpuProcess, GpuSensors, hold_driver, list_processes, read_free_bytes
+from assayline.engines.devices.nvidia import MemoryHolder, hold_driver, list_processes, read_free_bytes, read_sensors
 from assayline.files import list_memory_groups
 from assayline.records import DeviceSample
 
@@ -52,8 +53,10 @@ class DeviceMemory:
 
     def describe_holders(self) -> str:
         """Return a message that names the largest holders of memory; empty if they are unknown."""
-        holders = _list_gpu_processes(self._gpus) if self._gpus else _list_largest_processes()
-        return f"Memory is held by {', '.join(holders)}." if holders else ""
+        found = [one for gpu in self._gpus for one in list_processes(gpu)] if self._gpus else _list_processes()
+        found.sort(key=lambda one: one.used_bytes or 0, reverse=True)
+        holders = ", ".join(map(str, found[:NAMED_PROCESSES]))
+        return f"Memory is held by {holders}." if holders else ""
 
     def _is_back(self) -> bool:
         """Return whether memory is back. GPUs whose free memory is or was unknown count as back."""
@@ -93,25 +96,10 @@ def _list_group_room(root: Path) -> list[int]:
     return room
 
 
-def _list_gpu_processes(gpus: tuple[str, ...]) -> list[str]:
-    found = [process for gpu in gpus for process in list_processes(gpu)]
-    found.sort(key=lambda process: process.used_bytes or 0, reverse=True)
-    return [_describe(process) for process in found[:NAMED_PROCESSES]]
-
-
-def _describe(process: GpuProcess) -> str:
-    used = "unknown" if process.used_bytes is None else f"{process.used_bytes >> 20} MiB"
-    return f"process {process.pid} ({process.name}, {used})"
-
-
-def _list_largest_processes() -> list[str]:
-    found = []
-    for process in psutil.process_iter(["pid", "name", "memory_info"]):
-        memory = process.info["memory_info"]
-        if memory is not None:
-            found.append((memory.rss, process.info["pid"], process.info["name"]))
-    found.sort(reverse=True)
-    return [f"process {pid} ({name}, {rss >> 20} MiB)" for rss, pid, name in found[:NAMED_PROCESSES]]
+def _list_processes() -> list[MemoryHolder]:
+    found = psutil.process_iter(["pid", "name", "memory_info"])
+    held = [(process.info, process.info["memory_info"]) for process in found]
+    return [MemoryHolder(info["pid"], info["name"], memory.rss) for info, memory in held if memory is not None]
 
 
 LOCKS = "ASSAYLINE_DEVICE_LOCKS"
@@ -237,29 +225,26 @@ class DeviceSampler:
     def _run(self) -> None:
         try:
             with hold_driver() as driver:
-                self._sample_on([GpuSensors(driver, gpu) for gpu in self._gpus])
+                self._sample_on(driver)
         except Exception as error:  # telemetry is never worth a run
             self._trouble = f"{type(error).__name__}: {error}"
 
-    def _sample_on(self, gpus: list[GpuSensors]) -> None:
+    def _sample_on(self, driver: Any | None) -> None:
         psutil.cpu_percent()  # measured since the previous call
         due = time.monotonic()
         is_first = True
         while True:
             is_last = self._ended.is_set()
-            for gpu in gpus:
-                self._samples.append(self._sample_gpu(gpu))
+            for gpu in self._gpus:
+                at_s = self._clock.now_s()
+                sensors = read_sensors(driver, gpu)
+                self._samples.append(DeviceSample(worker=self._worker, device=f"cuda-{gpu}", at_s=at_s, **sensors))
             self._samples.append(self._sample_host(is_first))
             if is_last:
                 return
             is_first = False
             due = max(due + self._interval_s, time.monotonic())  # missed samples are skipped
             self._ended.wait(due - time.monotonic())
-
-    def _sample_gpu(self, gpu: GpuSensors) -> DeviceSample:
-        at_s = self._clock.now_s()
-        reading = gpu.read()
-        return DeviceSample(worker=self._worker, device=f"cuda-{gpu.name}", at_s=at_s, **reading)
 
     def _sample_host(self, is_first: bool) -> DeviceSample:
         memory = psutil.virtual_memory()

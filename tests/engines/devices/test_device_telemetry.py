@@ -10,7 +10,7 @@ from run_kit import PATIENCE_S, wait_for
 
 from assayline.clock import RunClock
 from assayline.engines.devices import watch
-from assayline.engines.devices.nvidia import GpuSensors, hold_driver, name_reasons
+from assayline.engines.devices.nvidia import hold_driver, name_reasons, read_sensors
 from assayline.engines.devices.watch import DeviceSampler
 from assayline.records import DeviceSample
 
@@ -32,7 +32,7 @@ NOTHING = dict.fromkeys(FULL_READING)
 
 def read(gpu: str) -> dict[str, Any]:
     with hold_driver() as driver:
-        return dict(GpuSensors(driver, gpu).read())
+        return read_sensors(driver, gpu)
 
 
 def test_a_missing_counter_is_none_and_takes_no_other_along(show_gpus):
@@ -45,10 +45,9 @@ def test_a_missing_counter_is_none_and_takes_no_other_along(show_gpus):
 def test_a_gpu_that_is_lost_or_not_there_says_nothing_until_it_is_back(show_gpus):
     show_gpus({**WHOLE, "is_lost": True})
     with hold_driver() as driver:
-        here, gone = GpuSensors(driver, "0"), GpuSensors(driver, "7")
-        assert (dict(here.read()), dict(gone.read())) == (NOTHING, NOTHING)
+        assert (read_sensors(driver, "0"), read_sensors(driver, "7")) == (NOTHING, NOTHING)
         show_gpus(WHOLE)
-        assert (dict(here.read()), dict(gone.read())) == (FULL_READING, NOTHING)
+        assert (read_sensors(driver, "0"), read_sensors(driver, "7")) == (FULL_READING, NOTHING)
 
 
 def test_missing_sensor_in_the_module_does_not_raise(show_gpus, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 from assayline.engines.devices import watch
 from assayline.engines.devices.claims import list_devices
-from assayline.engines.devices.nvidia import GpuProcess, list_gpus, list_processes, name_gpu, read_free_bytes
+from assayline.engines.devices.nvidia import MemoryHolder, list_gpus, list_processes, name_gpu, read_free_bytes
 from assayline.engines.devices.watch import DeviceMemory
 from assayline.errors import DeviceError
 
@@ -33,7 +33,7 @@ def test_nvidia_values_are_none_if_the_driver_lacks_them(show_gpus):
 
 def test_processes_are_named_as_far_as_the_driver_can(show_gpus):
     show_gpus(BIG)
-    assert list_processes("0") == [GpuProcess(200, "program-200", 9 * GIB), GpuProcess(7, "unknown", None)]
+    assert list_processes("0") == [MemoryHolder(200, "program-200", 9 * GIB), MemoryHolder(7, "unknown", None)]
 
 
 def test_the_driver_is_closed_after_each_question_even_one_that_it_refuses(show_gpus):
