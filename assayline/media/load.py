@@ -5,7 +5,7 @@ synthetic image or audio clip is generated from its reference, and is the same e
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -31,37 +31,20 @@ class Hearing:
 
 
 @dataclass(frozen=True, slots=True)
-class MediaFacts:
-    """Columns of a completion that describe its media. None if it has no media of that kind."""
-
-    images: int | None = None
-    image_pixels: int | None = None
-    audios: int | None = None
-    audio_s: float | None = None
-    videos: int | None = None
-    video_frames: int | None = None
-    video_s: float | None = None
-    media_bytes: int | None = None
-
-    def add(self, other: "MediaFacts") -> "MediaFacts":
-        """Return the sum of both, field by field."""
-        names = (name for name in self.__slots__ if getattr(other, name) is not None)
-        return replace(self, **{name: (getattr(self, name) or 0) + getattr(other, name) for name in names})
-
-
-@dataclass(frozen=True, slots=True)
 class Loaded:
     """One medium, ready for a model."""
 
     media: Media
     value: Any
     """image: `PIL.Image` in RGB; audio: float32 [samples] at the model's rate; video: `videos.Video`."""
-    facts: MediaFacts
+    facts: dict[str, int | float]
+    """Columns of a completion that describe it, such as images and image_pixels."""
 
 
-def load_all(media: Sequence[Media], spec: MediaSpec, hearing: Hearing) -> tuple[list[Loaded], MediaFacts]:
+def load_all(media: Sequence[Media], spec: MediaSpec, hearing: Hearing) -> tuple[list[Loaded], dict[str, int | float]]:
     """Load the media of a prompt in order, and sum their facts. Raises MediaError that names the unusable one."""
-    loaded, facts = [], MediaFacts()
+    loaded: list[Loaded] = []
+    facts: dict[str, int | float] = {}
     for number, one in enumerate(media, start=1):
         try:
             loaded.append(_load(one, spec, hearing))
@@ -70,7 +53,8 @@ def load_all(media: Sequence[Media], spec: MediaSpec, hearing: Hearing) -> tuple
             where = "" if one["path"] in str(error) else f" Its path is {one['path']:.300}{of}."
             cause, hint, step = str(error).partition(" hint: ")
             raise MediaError(f"{cause}{where}{hint}{step}") from None
-        facts = facts.add(loaded[-1].facts)
+        for name, value in loaded[-1].facts.items():
+            facts[name] = facts.get(name, 0) + value
     return loaded, facts
 
 
@@ -95,22 +79,20 @@ def _load(media: Media, spec: MediaSpec, hearing: Hearing) -> Loaded:
     match media["kind"]:
         case "image":
             image = make_image(media) if made else decode_image(content, spec)
-            facts = MediaFacts(images=1, image_pixels=image.width * image.height, media_bytes=len(content))
-            return Loaded(media, image, facts)
+            pixels = image.width * image.height
+            return Loaded(media, image, {"images": 1, "image_pixels": pixels, "media_bytes": len(content)})
         case "audio":
             sound = (
                 make_sound(media, hearing.rate_hz)
                 if made
                 else decode_sound(content, hearing.rate_hz, hearing.longest_s, spec.cut_audio)
             )
-            facts = MediaFacts(audios=1, audio_s=len(sound) / hearing.rate_hz, media_bytes=len(content))
-            return Loaded(media, sound, facts)
+            audio_s = len(sound) / hearing.rate_hz
+            return Loaded(media, sound, {"audios": 1, "audio_s": audio_s, "media_bytes": len(content)})
         case "video":
             video = decode_video(content, spec)
-            facts = MediaFacts(
-                videos=1, video_frames=len(video.frames), video_s=video.seconds, media_bytes=len(content)
-            )
-            return Loaded(media, video, facts)
+            size = {"video_frames": len(video.frames), "video_s": video.seconds, "media_bytes": len(content)}
+            return Loaded(media, video, {"videos": 1, **size})
 
 
 def refer_synthetic(kind: MediaKind, **values: int | float | str) -> Media:

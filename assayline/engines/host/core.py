@@ -8,11 +8,11 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from assayline.engines.messages import Generate, Open, Opened
-from assayline.media.load import Hearing, Loaded, MediaFacts, load_all
+from assayline.media.load import Hearing, Loaded, load_all
 from assayline.records import Completion, Request, TelemetrySample
 
 
@@ -74,8 +74,4 @@ class MediaPool(Generic[Form]):
         started = time.monotonic()
         loaded, facts = load_all(request.media or (), self._order.media, self._hearing)
         form = self._convert(request, loaded)
-        return Prepared(form, {**_columns(facts), "media_prepare_s": time.monotonic() - started})
-
-
-def _columns(facts: MediaFacts) -> dict[str, Any]:
-    return {name: value for name, value in asdict(facts).items() if value is not None}
+        return Prepared(form, {**facts, "media_prepare_s": time.monotonic() - started})
