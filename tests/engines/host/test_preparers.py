@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from queue import SimpleQueue
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -69,30 +69,36 @@ def make_prepare(order: Open, config: Any) -> Callable[[Request], Prepared[dict[
     return prepare
 
 
+HERE: Prepared[dict[str, Any]] = Prepared({}, {})
+"""The outcome in the engine's own process."""
+
+
 class Asking:
     """Stand-in for an engine: submits, and waits for what the pool's threads pass on."""
 
     def __init__(self, count: int) -> None:
         self.preparers = Preparers(ORDER, make_prepare, count)
-        self.preparers.begin("a configuration")
-        self._outcomes: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+        self.preparers.begin("a configuration", lambda request: HERE, ThreadPoolExecutor(1))
+        self._asked: dict[str, Future[Prepared[dict[str, Any]]]] = {}
 
-    def submit(self, request: Request | str, name: str = "one") -> bool:
+    def submit(self, request: Request | str, name: str = "one") -> None:
         request = plain_request(request) if isinstance(request, str) else request
-        return self.preparers.submit(request, lambda outcome: self._outcomes.put((name, outcome)))
+        self._asked[name] = self.preparers.submit(request)
 
-    def collect(self, count: int) -> dict[str, Any]:
-        return dict(self._outcomes.get(timeout=PATIENCE_S) for _ in range(count))
+    def collect(self) -> dict[str, Any]:
+        asked, self._asked = self._asked, {}
+        return {name: one.exception(PATIENCE_S) or one.result() for name, one in asked.items()}
 
     def ask(self, request_id: str) -> Any:
-        return self.collect(1)["one"] if self.submit(request_id) else None
+        self.submit(request_id)
+        return self.collect()["one"]
 
 
 def test_preparers_return_each_outcome_and_one_image_kills_at_most_two_processes():
     asking = Asking(3)
     for number in range(3):
         asking.submit("meeting", str(number))
-    asked = asking.collect(3)
+    asked = asking.collect()
     assert len({one.form["process"] for one in asked.values()} - {os.getpid()}) == 3
     assert {one.columns["images"] for one in asked.values()} == {1}
     cut = asking.ask("cut")
@@ -104,15 +110,15 @@ def test_preparers_return_each_outcome_and_one_image_kills_at_most_two_processes
     fatal = asking.ask("fatal")
     assert isinstance(fatal, MediaError) and "2 processes died that prepared its media" in str(fatal)
     assert asking.ask("good").columns == {"images": 1}, "one is left"
-    assert asking.ask("fatal") is None, "the last one died: the engine's own process is to prepare"
-    assert asking.submit("good") is False
+    assert asking.ask("fatal") is HERE, "the last one died: the engine's own process prepares"
+    assert asking.ask("good") is HERE
 
 
 def test_requests_that_wait_behind_a_fatal_one_are_not_blamed():
     asking = Asking(3)
     for number in range(9):
         asking.submit("fatal" if number == 0 else "good", str(number))
-    found = asking.collect(9)
+    found = asking.collect()
     assert isinstance(found.pop("0"), MediaError)
     assert all(isinstance(one, Prepared) for one in found.values())
 
@@ -123,7 +129,7 @@ def test_processes_that_are_killed_between_requests_are_nobodys_fault():
         if child.name == NAME:
             child.kill()
             child.join()
-    assert asking.ask("good") is None
+    assert asking.ask("good") is HERE
     assert not multiprocessing.active_children()
 
 
@@ -132,7 +138,7 @@ def test_a_long_request_and_a_long_outcome_pass_each_other():
     long = [1] * 10**6
     for number in range(4):
         asking.submit(plain_request("echo", prompt_token_ids=long), str(number))
-    found = asking.collect(4)
+    found = asking.collect()
     assert [len(one.form["ids"]) for one in found.values()] == [10**6] * 4
 
 
@@ -142,7 +148,7 @@ sys.path[:0] = sys.argv[1].split(":")
 from test_preparers import Asking
 asking = Asking(2)
 asking.submit("large")
-held = asking.collect(1)
+held = asking.collect()
 for number in range(8):
     asking.submit("large", str(number))
 pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 from assayline.engines.host.adapter import PROBE_SAMPLING, PROBE_TOKEN_IDS, proving, read_probe
-from assayline.engines.host.core import Prepared
 from assayline.engines.host.flight import Counters, Live
 from assayline.engines.host.vllm.internals import (
     complete_args,
@@ -155,25 +154,9 @@ class AsyncCore:
             return {"type": "token", "prompt_token_ids": request.prompt_token_ids}
         if self._media is None:
             self._media = VllmMedia(self._order, self._engine.renderer, self._engine.vllm_config, self._preparers)
-        prepared = await _prepare(self._media, request)
+        prepared = await asyncio.wrap_future(self._media.submit(request))
         live.media = prepared.columns
         return prepared.form
-
-
-async def _prepare(media: VllmMedia, request: Request) -> Prepared[dict[str, Any]]:
-    """Wait for a request's media. Raises the error of their preparation."""
-    loop = asyncio.get_running_loop()
-    prepared: asyncio.Future[Prepared[dict[str, Any]] | Exception] = loop.create_future()
-
-    def finish(outcome: Prepared[dict[str, Any]] | Exception) -> None:
-        if not prepared.done():  # its task may be cancelled
-            prepared.set_result(outcome)
-
-    media.submit(request, lambda outcome: loop.call_soon_threadsafe(finish, outcome))
-    outcome = await prepared
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
 
 
 class _Outputs:

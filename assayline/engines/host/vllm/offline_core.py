@@ -6,6 +6,7 @@ added while others finish, and a bad request fails alone. Works with vLLM 0.26 t
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,10 +36,10 @@ from assayline.records import Completion, Request, TelemetrySample
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A request with its prepared media, or the error of their preparation."""
+    """A request whose media are prepared, or could not be."""
 
     live: Live
-    outcome: Prepared[dict[str, Any]] | Exception
+    outcome: "Future[Prepared[dict[str, Any]]]"
 
 
 class VllmCore:
@@ -129,15 +130,17 @@ class VllmCore:
             return None
         del self._preparing[request_id]
         live.arrived = time.monotonic()
-        if isinstance(ready.outcome, Exception):
-            return self._rows.refuse(live, ready.outcome)
-        live.media = ready.outcome.columns
-        return self._add(live, ready.outcome.form)
+        try:
+            prepared = ready.outcome.result()
+        except Exception as error:
+            return self._rows.refuse(live, error)
+        live.media = prepared.columns
+        return self._add(live, prepared.form)
 
     def _prepare(self, live: Live) -> None:
         media = self._find_media()
         self._preparing[live.message.request.request_id] = live
-        media.submit(live.message.request, lambda outcome: self.put_ready(Ready(live, outcome)))
+        media.submit(live.message.request).add_done_callback(lambda outcome: self.put_ready(Ready(live, outcome)))
 
     def _find_media(self) -> VllmMedia:
         if self._media is None:

@@ -16,7 +16,8 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
@@ -29,11 +30,11 @@ from assayline.errors import MediaError
 from assayline.records import Request
 
 Outcome = Prepared[dict[str, Any]]
-MakePrepare = Callable[[Open, Any], Callable[[Request], Outcome]]
-"""Takes an order and vLLM's configuration. Returns a function that prepares a request's input."""
+Prepare = Callable[[Request], Outcome]
+"""Prepares a request's input. Raises MediaError, and any error of a decoder or a model's processor."""
 
-Done = Callable[[Outcome | Exception | None], object]
-"""Takes the result of a request's media, in any thread; None if no process is left."""
+MakePrepare = Callable[[Open, Any], Prepare]
+"""Takes an order and vLLM's configuration."""
 
 NAME = "media"
 """Name of the processes; processes that an engine cannot live without have other names."""
@@ -125,9 +126,18 @@ class Pipe:
 @dataclass(slots=True)
 class _Job:
     request: Request
-    done: Done
+    future: "Future[Outcome]" = field(default_factory=Future)
     deaths: int = 0
     """Deaths of processes that were working on this request."""
+
+    def finish(self, outcome: Outcome | BaseException) -> None:
+        if isinstance(outcome, BaseException):
+            self.future.set_exception(outcome)
+        else:
+            self.future.set_result(outcome)
+
+    def follow(self, other: "Future[Outcome]") -> None:
+        self.finish(other.exception() or other.result())
 
 
 class Preparers:
@@ -146,17 +156,23 @@ class Preparers:
             self._pipes.append(ours)
         self._living = count
 
-    def begin(self, config: Any) -> None:
-        """Let the processes prepare requests; each gets vLLM's configuration with its first one."""
+    def begin(self, config: Any, prepare: Prepare, threads: Executor) -> None:
+        """Let the processes prepare requests; each gets vLLM's configuration with its first one.
+
+        Once none is left, `threads` of this process call `prepare`.
+        """
+        self._prepare, self._threads = prepare, threads
         for pipe in self._pipes:
             threading.Thread(target=self._run, args=[pipe, config], name=NAME, daemon=True).start()
 
-    def submit(self, request: Request, done: Done) -> bool:
-        """Have a request's media prepared. False if no process is left."""
+    def submit(self, request: Request) -> "Future[Outcome]":
+        """Have a request's media prepared."""
+        job = _Job(request)
+        job.future.set_running_or_notify_cancel()  # a task that waits cannot cancel it
         with self._ending:
-            if self._living:
-                self._jobs.put(_Job(request, done))
-            return self._living > 0
+            self._jobs.put(job)
+            self._prepare_here()
+        return job.future
 
     def _run(self, pipe: Pipe, config: Any) -> None:
         """Keep one process busy until it is dead."""
@@ -172,7 +188,7 @@ class Preparers:
             except Exception:  # a process whose messages cannot be read is as good as dead
                 job.deaths += 1
                 break
-            job.done(outcome)
+            job.finish(outcome)
         pipe.close()
         self._leave(job)
 
@@ -181,11 +197,16 @@ class Preparers:
         with self._ending:
             self._living -= 1
             if job.deaths == TRIES:
-                job.done(_blame())
+                job.finish(_blame())
             else:
                 self._jobs.put(job)
-            while not self._living and not self._jobs.empty():
-                self._jobs.get().done(None)
+            self._prepare_here()
+
+    def _prepare_here(self) -> None:
+        """Prepare the waiting requests in this process if no other one is left."""
+        while not self._living and not self._jobs.empty():
+            job = self._jobs.get()
+            self._threads.submit(self._prepare, job.request).add_done_callback(job.follow)
 
 
 def _blame() -> MediaError:
@@ -203,7 +224,7 @@ def _serve(pipe: Pipe, order: Open, make_prepare: MakePrepare) -> None:
     libc.mallopt(M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD_BYTES)
     libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
     Image.core.set_blocks_max(KEPT_BLOCKS)  # type: ignore[attr-defined]
-    prepare: Callable[[Request], Outcome] | Exception
+    prepare: Prepare | Exception
     with contextlib.suppress(EOFError, OSError):
         config, request = pipe.receive()
         try:
@@ -215,7 +236,7 @@ def _serve(pipe: Pipe, order: Open, make_prepare: MakePrepare) -> None:
             _, request = pipe.receive()
 
 
-def _answer(pipe: Pipe, prepare: Callable[[Request], Outcome] | Exception, request: Request) -> None:
+def _answer(pipe: Pipe, prepare: Prepare | Exception, request: Request) -> None:
     try:
         if isinstance(prepare, Exception):
             raise prepare

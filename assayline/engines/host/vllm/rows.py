@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -308,39 +309,23 @@ class VllmMedia:
         self._renderer = renderer
         self._config = config
         self._preparers = preparers
-        if preparers:
-            preparers.begin(config)
         self._hearing = _find_hearing(renderer)
         # One at a time, as in vLLM itself: processors and tokenizers of models are not thread-safe.
         self._rendering = threading.Lock()
         self.pool: MediaPool[dict[str, Any]] = MediaPool(order, self._hearing, self._render)
+        if preparers:
+            preparers.begin(config, self.prepare, self.pool.threads)
 
-    def submit(self, request: Request, done: Callable[[Prepared[dict[str, Any]] | Exception], object]) -> None:
-        """Have a request's media prepared outside the engine. Any thread may call `done` with the input or an error."""
-
-        def take(outcome: Prepared[dict[str, Any]] | Exception | None) -> None:
-            if outcome is None:
-                self._prepare_here(request, done)
-            else:
-                done(outcome)
-
-        if self._preparers is None or not self._preparers.submit(request, take):
-            self._prepare_here(request, done)
-
-    def _prepare_here(self, request: Request, done: Callable[[Prepared[dict[str, Any]] | Exception], object]) -> None:
-        def prepare() -> None:
-            outcome: Prepared[dict[str, Any]] | Exception
-            try:
-                outcome = self.prepare(request)
-            except Exception as error:  # decoders and processors of models raise anything
-                outcome = error
-            done(outcome)
-
-        self.pool.threads.submit(prepare)
+    def submit(self, request: Request) -> "Future[Prepared[dict[str, Any]]]":
+        """Have a request's media prepared outside the engine."""
+        return self._preparers.submit(request) if self._preparers else self.pool.threads.submit(self.prepare, request)
 
     def prepare(self, request: Request) -> Prepared[dict[str, Any]]:
         """Return the input for `add_request`. Raises MediaError, and what vLLM raises for unusable media."""
-        prepared = self.pool.prepare(request)
+        try:
+            prepared = self.pool.prepare(request)
+        except StopIteration as error:  # no coroutine can wait for a future with it
+            raise RuntimeError(f"A processor of the model ended early: {error!r}") from error
         placed = prepared.form["mm_placeholders"]
         media_tokens = sum(place.length for places in placed.values() for place in places)
         return Prepared(prepared.form, {**prepared.columns, "media_tokens": media_tokens})
