@@ -24,7 +24,7 @@ from PIL import Image
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
-from assayline.engines.client import OfflineEngine
+from assayline.engines.client import HostedEngine
 from assayline.engines.messages import Open
 from assayline.engines.process import HostSetup, engine_environment
 from assayline.media.references import MediaStore
@@ -76,7 +76,7 @@ class Ours:
             has_media=True,
         )
         setup = HostSetup.of(settings, EngineSpec(), engine_environment(settings, {}, {}), folder / "ours.log")
-        self.engine = OfflineEngine(order=order, setup=setup, hooks=EngineHooks(on_sample=self._take))
+        self.engine = HostedEngine(order=order, setup=setup, hooks=EngineHooks(on_sample=self._take))
 
     def _take(self, sample: TelemetrySample) -> None:
         self.steps = sample.engine_steps or 0

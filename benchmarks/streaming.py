@@ -26,7 +26,7 @@ import psutil
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
-from assayline.engines.client import StreamingEngine
+from assayline.engines.client import HostedEngine
 from assayline.engines.devices.claims import list_devices
 from assayline.engines.messages import Open
 from assayline.engines.process import HostSetup, engine_environment
@@ -118,7 +118,7 @@ class Ours:
         load = LoadProgress(LoadSpec.model_validate({"arrival": {"kind": "concurrency", "requests": concurrency}}))
         order = Open(engine=EngineSpec(backend="async", args=args), model=str(model), clock=RunClock.start())
         hooks = EngineHooks(on_sample=self._take)
-        self._engine = StreamingEngine(order, HostSetup(env, log), hooks, window=concurrency, load=load)
+        self._engine = HostedEngine(order, HostSetup(env, log), hooks, window=concurrency, load=load)
 
     def measure(self, requests: list[dict[str, Any]]) -> Measurement:
         number = next(self._count)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import psutil
 import pytest
@@ -21,7 +21,7 @@ from run_kit import ENGINE_ARGS, ROOT, plain_request, prepare, wait_for
 from assayline.clock import RunClock
 from assayline.engines import client
 from assayline.engines.base import EngineHooks
-from assayline.engines.client import OfflineEngine, StreamingEngine
+from assayline.engines.client import HostedEngine
 from assayline.engines.host.server.core import ServerCore
 from assayline.engines.host.vllm.internals import find_version
 from assayline.engines.messages import Open
@@ -65,7 +65,6 @@ SCHEMA = {
     "required": ["sum", "parity", "digits"],
     "additionalProperties": False,
 }
-AnEngine = TypeVar("AnEngine", OfflineEngine, StreamingEngine)
 
 
 @dataclass
@@ -97,14 +96,15 @@ def parts_of(backend: str, model: Path | str, log_path: Path, **changes: Any) ->
     return {"order": Open(**order), "setup": HostSetup(**{"launch": HOSTS.launch, **setup}), **values}
 
 
-def open_engine(model: Path | str, log_path: Path, control: Control | None = None, **changes: Any) -> OfflineEngine:
-    return OfflineEngine(hooks=(control or Control()).hooks, **parts_of("offline", model, log_path, **changes))
+def open_engine(
+    model: Path | str, log_path: Path, control: Control | None = None, *, backend: str = "offline", **changes: Any
+) -> HostedEngine:
+    return HostedEngine(hooks=(control or Control()).hooks, **parts_of(backend, model, log_path, **changes))
 
 
-def open_async(model: Path | str, log_path: Path, control: Control | None = None, **changes: Any) -> StreamingEngine:
+def open_async(model: Path | str, log_path: Path, control: Control | None = None, **changes: Any) -> HostedEngine:
     """vLLM's async engine, warmed up: its first prefill must not be a short one."""
-    parts = parts_of("async", model, log_path, record_token_times=True, **changes)
-    engine = StreamingEngine(hooks=(control or Control()).hooks, **parts)
+    engine = open_engine(model, log_path, control, backend="async", record_token_times=True, **changes)
     engine.warm_up(plain_request("warm-up", prompt_token_ids=[1] * 32, sampling={**GREEDY, "max_tokens": 2}))
     return engine
 
@@ -171,26 +171,26 @@ class PlayedProcess:
         monkeypatch.setattr(client.time, "monotonic", lambda: self.now_s)
 
 
-class Kept(Generic[AnEngine]):
+class Kept:
     """An engine that tests of a file share. A test that ends it takes it out first, and the next test gets another."""
 
-    def __init__(self, open_new: Callable[[], AnEngine]) -> None:
+    def __init__(self, open_new: Callable[[], HostedEngine]) -> None:
         self._open_new = open_new
-        self._engine: AnEngine | None = None
+        self._engine: HostedEngine | None = None
 
     @property
-    def engine(self) -> AnEngine:
+    def engine(self) -> HostedEngine:
         """The engine, which is opened when it is first asked for."""
         if self._engine is None:
             self._engine = self._open_new()
         return self._engine
 
-    def take(self) -> AnEngine:
+    def take(self) -> HostedEngine:
         """The engine, from now on the caller's to end, or to keep again."""
         engine, self._engine = self.engine, None
         return engine
 
-    def keep(self, engine: AnEngine) -> None:
+    def keep(self, engine: HostedEngine) -> None:
         """From now on this is the engine."""
         self.close()
         self._engine = engine
@@ -238,15 +238,13 @@ class Asker:
         return [letters[int(digit)] for digit in f"{self._count:05d}".rjust(tokens, "0")[::-1]]
 
 
-def answer_to(
-    engine: OfflineEngine | StreamingEngine, asker: Asker, question: str = "What is 3 + 4?", **sampling: Any
-) -> Completion:
+def answer_to(engine: HostedEngine, asker: Asker, question: str = "What is 3 + 4?", **sampling: Any) -> Completion:
     [answer] = engine.generate([asker.ask(question, **sampling)])
     assert answer.error_kind is None, answer.error_message
     return answer
 
 
-def answers_in(engine: OfflineEngine, asker: Asker, form: dict[str, Any], **sampling: Any) -> list[Completion]:
+def answers_in(engine: HostedEngine, asker: Asker, form: dict[str, Any], **sampling: Any) -> list[Completion]:
     """Answers of a form and of many kinds: random ones, which would be anything without it."""
     free = {"temperature": 1.0, "max_tokens": 100, "structured_outputs": form, **sampling}
     requests = [asker.ask(row["question"], **{"seed": seed, **free}) for seed, row in enumerate(asker.rows[:12])]
@@ -255,7 +253,7 @@ def answers_in(engine: OfflineEngine, asker: Asker, form: dict[str, Any], **samp
     return [answers[request.request_id] for request in requests]
 
 
-def answer_seeded(engine: OfflineEngine | StreamingEngine, *seeds: int) -> dict[int, list[int]]:
+def answer_seeded(engine: HostedEngine, *seeds: int) -> dict[int, list[int]]:
     """Tokens by seed, of requests whose prompt an engine with small steps reads in several: vLLM's CPU build cannot
     sample such requests by itself."""
     prompt, sampling = [1 + number % 9 for number in range(100)], {"temperature": 1.0, "max_tokens": 8}
@@ -333,7 +331,7 @@ def by_id(answers: Iterable[Completion]) -> dict[str, Completion]:
     return found
 
 
-def check_same(one: AnEngine, other: AnEngine, requests: list[Request]) -> None:
+def check_same(one: HostedEngine, other: HostedEngine, requests: list[Request]) -> None:
     """Two engines give these requests the same answers: texts, ids, reasons and log-probabilities."""
     ours, theirs = by_id(one.generate(requests)), by_id(other.generate(requests))
     names = ("text", "output_token_ids", "finish_reason", "stop_reason", "prompt_tokens", "output_tokens", "error_kind")

@@ -1,7 +1,8 @@
 """HostedEngine: an engine in a process of its own, as the worker holds it.
 
-It opens the engine host, exchanges messages with it, explains its death and ends it. Its two kinds differ in how they
-feed requests: `OfflineEngine` fills a window, `StreamingEngine` follows an arrival pattern.
+It opens the engine host, feeds it requests by the load, explains its death and ends it. `vllm.LLM` gets requests when
+its window or batch has room. A streaming engine's host gets them ahead of time, as it sends them itself when they are
+due or its window has room.
 """
 
 import contextlib
@@ -22,7 +23,6 @@ from assayline.engines.messages import (
     Open,
     Opened,
     Refused,
-    Rejoin,
     Resolved,
     StopSending,
     Warm,
@@ -30,7 +30,7 @@ from assayline.engines.messages import (
     unsent,
 )
 from assayline.engines.pool import EnginePool, IdleEngine, own_variables
-from assayline.engines.process import POLL_INTERVAL_S, HostProcess, HostSetup
+from assayline.engines.process import HostProcess, HostSetup
 from assayline.engines.senders import Senders
 from assayline.errors import EngineDiedError, EngineError, EngineInterruptedError, SpecError, Witness
 from assayline.load.progress import LoadEnd, LoadProgress, Schedule
@@ -62,9 +62,21 @@ RANK_GRACE_S = 15.0
 REJOIN_TIMEOUT_S = 60.0
 """An idle engine that does not answer within this time is ended, and a new one is opened."""
 
+LOOKAHEAD_S = 3.0
+"""Requests are handed to the host this long before they are due: longer than storing results ever takes."""
+
+MIN_SURPLUS_REQUESTS = 16
+"""In a closed loop, at least this many requests wait in a streaming engine's host, or as many as its window."""
+
+REQUESTS_PER_TURN = 64
+"""Requests handed over in one go, before results are read."""
+
+TURN_INTERVAL_S = 0.02
+"""Interval at which the input and the clock are checked, with or without results."""
+
 
 class HostedEngine:
-    """The base of all engines in a host. Opens in the constructor; use `close` or `contextlib.closing`."""
+    """An engine on `vllm.LLM`, vLLM's async engine, or a server. Opens in the constructor; use `close`."""
 
     def __init__(
         self,
@@ -73,14 +85,22 @@ class HostedEngine:
         hooks: EngineHooks = EngineHooks(),  # noqa: B008 - frozen
         *,
         window: int | None = None,
+        load: LoadProgress | None = None,
         pool: EnginePool | None = None,
     ) -> None:
-        """Open it. `window`: most requests in flight, None for the engine's default; `pool` keeps it for later runs."""
+        """Open it. `window`: most requests in flight, None for the engine's default; `pool` keeps it for later runs.
+
+        Without `load`, it is a closed loop without end.
+        """
         self._host: HostProcess | Senders
         self._order = order
         self._setup = setup
         self._hooks = hooks
         self._window = window
+        self._load = load or LoadProgress()
+        self._is_stopping = False
+        self._late = 0
+        """Requests that were due before the host had them."""
         self._pool = pool
         self._in_flight = 0  # handed to the host and not answered
         self._closed = False
@@ -120,6 +140,20 @@ class HostedEngine:
             raise SpecError(f"The warm-up request was refused: {answer.error}")
         return time.monotonic() - started
 
+    def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
+        """Answer every request once, in completion order; those that a load leaves unsent are `not_sent` rows."""
+        source, schedule = RequestSource(requests), Schedule(self._load)
+        self._is_stopping = False
+        with self._generating():
+            while True:
+                has_more = yield from self._take_turn(source, schedule)
+                if source.exhausted and not self._in_flight:
+                    self._note_late()
+                    return
+                for completion in self._receive_finished(0.0 if has_more else TURN_INTERVAL_S):
+                    yield self._settle(completion)
+                self._check_stop()
+
     def close(self) -> None:
         """Give the engine to its pool if another run can use it; else end its processes. Safe to call twice."""
         if self._closed:
@@ -138,8 +172,9 @@ class HostedEngine:
 
     @property
     def is_reusable(self) -> bool:
-        """Return True if another run can use this engine as if it were new."""
-        return False
+        """Return True if another run can use this engine as if it were new: our own server must not cache prefixes."""
+        engine = self._order.engine
+        return not engine.starts_server or engine.args.get("enable_prefix_caching") is False
 
     def _start(self) -> Opened:
         """Start a process with a new engine in it, or several that send to one server."""
@@ -166,7 +201,7 @@ class HostedEngine:
         self._host = idle.host
         try:
             self._host.listen(self._read_log)
-            self._host.send(Rejoin(self._order))
+            self._host.send(self._order)
             opened = self._expect(Opened, REJOIN_TIMEOUT_S)
         except BaseException as error:
             self._host.kill()
@@ -179,9 +214,80 @@ class HostedEngine:
 
     def _first_window(self, opened: Opened) -> int | None:
         """Return the initial limit of requests in flight; None if there is no limit."""
+        if self._load.is_open_loop:
+            return None
         if self._window or opened.max_num_seqs is None:
             return self._window or WINDOW_WITHOUT_FACTS
         return math.ceil(WINDOW_PER_SEQUENCE * opened.max_num_seqs)
+
+    def _take_turn(self, source: RequestSource, schedule: Schedule) -> Generator[Completion, None, bool]:
+        """Hand due requests to the host; once the load has ended, yield the remaining input as `not_sent` rows.
+
+        Returns whether there is more to do at once.
+        """
+        batch = self._window_requests if self._order.engine.mode == "barrier" else None
+        if batch and self._in_flight:
+            return False
+        for _ in range(batch or REQUESTS_PER_TURN):
+            now_s = self._order.clock.now_s()
+            self._load.check_time(now_s)
+            if self._load.end is not None:
+                self._take_back(self._load.end)
+            elif not self._has_room(source, schedule, now_s):
+                return False
+            request = source.next()
+            if request is None:
+                return False
+            due_s = schedule.place(now_s, request)
+            self._late += due_s is not None and due_s < now_s
+            if self._load.end is not None:
+                order, message = self._order, self._load.end.message
+                yield self._settle(unsent(request.request_id, order.worker, order.engine_generation, message))
+            elif not self._hand_over(Generate(request, now_s, self._window_requests, due_s)):
+                return False
+        return True
+
+    def _has_room(self, source: RequestSource, schedule: Schedule, now_s: float) -> bool:
+        """Return whether the host may have another request now."""
+        if self._window_requests is None:
+            due_s = schedule.next_due_s(source.peek() if schedule.reads_requests else None)
+            return due_s is None or due_s <= now_s + LOOKAHEAD_S
+        surplus = max(self._window_requests, MIN_SURPLUS_REQUESTS) if self._order.engine.is_streaming else 0
+        return self._in_flight < self._window_requests + surplus
+
+    def _hand_over(self, message: Generate) -> bool:
+        """Send a request to the host. False if the host is gone: later reads return what it had sent, then raise."""
+        self._in_flight += 1
+        try:
+            self._host.send(message)
+        except EngineError:
+            return False
+        return True
+
+    def _take_back(self, end: LoadEnd) -> None:
+        """Take back the requests that wait in the host, if the load ended suddenly."""
+        if end.is_sudden and not self._is_stopping:
+            self._is_stopping = True
+            with contextlib.suppress(EngineError):  # it died: the next read raises
+                self._host.send(StopSending(end.message))
+
+    def _settle(self, completion: Completion) -> Completion:
+        """Count a completion, and report the load's end with the first row that was not sent."""
+        load = self._load
+        load.settle(completion)
+        if completion.error_kind == NOT_SENT and load.end is not None and not load.is_announced:
+            load.is_announced = True
+            self._hooks.on_load_ended(load.end)
+        return completion
+
+    def _note_late(self) -> None:
+        """Report how many requests could not be sent in time."""
+        late, self._late = self._late, 0
+        if late:
+            self._hooks.on_note(
+                f"{count(late, 'request')} of the load came to the sender after they were due (see send lag). hint: "
+                "give this process a free core, or lower the rate"
+            )
 
     @contextlib.contextmanager
     def _generating(self) -> Iterator[None]:
@@ -316,156 +422,3 @@ class _Waiting:
         self._seconds += min(now - self._read_s, LONGEST_TURN_S)
         self._read_s = now
         return self._seconds
-
-
-IDLE_POLL_INTERVAL_S = 0.02
-
-
-class OfflineEngine(HostedEngine):
-    """An engine on `vllm.LLM`."""
-
-    def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
-        """Answer every request once, in completion order; see `base.AnyEngine.generate`."""
-        source = RequestSource(requests)
-        with self._generating():
-            while True:
-                self._send_more(source)
-                if source.exhausted and not self._in_flight:
-                    return
-                # Idle, the next request may turn up at any moment: read the input again soon.
-                yield from self._receive_finished(POLL_INTERVAL_S if self._in_flight else IDLE_POLL_INTERVAL_S)
-                self._check_stop()
-
-    @property
-    def is_reusable(self) -> bool:
-        return True
-
-    def _send_more(self, source: RequestSource) -> None:
-        window = self._window_requests or 1
-        if self._order.engine.mode == "barrier" and self._in_flight:
-            return
-        while self._in_flight < window and (request := source.next()) is not None:
-            self._in_flight += 1
-            try:
-                self._host.send(Generate(request, self._order.clock.now_s(), window))
-            except EngineError:
-                return  # it died: the next read returns what it had sent, then raises
-
-
-LOOKAHEAD_S = 3.0
-"""Requests are handed to the host this long before they are due: longer than storing results ever takes."""
-MIN_SURPLUS_REQUESTS = 16
-"""In a closed loop, at least this many requests wait in the host, or as many as its window."""
-REQUESTS_PER_TURN = 64
-"""Requests handed over in one go, before results are read."""
-TURN_INTERVAL_S = 0.02
-"""Interval at which the input and the clock are checked, with or without results."""
-
-
-class StreamingEngine(HostedEngine):
-    """vLLM's async engine with a time stamp per token, or an OpenAI-compatible endpoint, as ordered."""
-
-    def __init__(
-        self,
-        order: Open,
-        setup: HostSetup,
-        hooks: EngineHooks = EngineHooks(),  # noqa: B008 - frozen
-        *,
-        load: LoadProgress | None = None,
-        **how: Any,
-    ) -> None:
-        """Open it. Without `load`, it is a closed loop without end."""
-        self._load = load or LoadProgress()
-        self._is_stopping = False
-        self._late = 0
-        """Requests that were due before the host had them."""
-        super().__init__(order, setup, hooks, **how)
-
-    def generate(self, requests: Iterable[Request | None]) -> Iterator[Completion]:
-        """Answer every request once, in completion order; those that a load leaves unsent are `not_sent` rows."""
-        source, schedule = RequestSource(requests), Schedule(self._load)
-        self._is_stopping = False
-        with self._generating():
-            while True:
-                has_more = yield from self._take_turn(source, schedule)
-                if source.exhausted and not self._in_flight:
-                    self._note_late()
-                    return
-                for completion in self._receive_finished(0.0 if has_more else TURN_INTERVAL_S):
-                    yield self._settle(completion)
-                self._check_stop()
-
-    @property
-    def is_reusable(self) -> bool:
-        """Return True if another run can use this engine: our own server must not cache prefixes."""
-        engine = self._order.engine
-        return not engine.starts_server or engine.args.get("enable_prefix_caching") is False
-
-    def _first_window(self, opened: Opened) -> int | None:
-        return None if self._load.is_open_loop else super()._first_window(opened)
-
-    def _take_turn(self, source: RequestSource, schedule: Schedule) -> Generator[Completion, None, bool]:
-        """Hand due requests to the host; once the load has ended, yield the remaining input as `not_sent` rows.
-
-        Returns whether there is more to do at once.
-        """
-        for _ in range(REQUESTS_PER_TURN):
-            now_s = self._order.clock.now_s()
-            self._load.check_time(now_s)
-            if self._load.end is not None:
-                self._take_back(self._load.end)
-            elif not self._has_room(source, schedule, now_s):
-                return False
-            request = source.next()
-            if request is None:
-                return False
-            due_s = schedule.place(now_s, request)
-            self._late += due_s is not None and due_s < now_s
-            if self._load.end is not None:
-                order, message = self._order, self._load.end.message
-                yield self._settle(unsent(request.request_id, order.worker, order.engine_generation, message))
-            elif not self._hand_over(Generate(request, now_s, self._window_requests, due_s)):
-                return False
-        return True
-
-    def _has_room(self, source: RequestSource, schedule: Schedule, now_s: float) -> bool:
-        """Return whether the host may have another request now."""
-        if self._window_requests is None:
-            due_s = schedule.next_due_s(source.peek() if schedule.reads_requests else None)
-            return due_s is None or due_s <= now_s + LOOKAHEAD_S
-        surplus = max(self._window_requests, MIN_SURPLUS_REQUESTS)
-        return self._in_flight < self._window_requests + surplus
-
-    def _hand_over(self, message: Generate) -> bool:
-        """Send a request to the host. False if the host is gone: later reads return what it had sent, then raise."""
-        self._in_flight += 1
-        try:
-            self._host.send(message)
-        except EngineError:
-            return False
-        return True
-
-    def _take_back(self, end: LoadEnd) -> None:
-        """Take back the requests that wait in the host, if the load ended suddenly."""
-        if end.is_sudden and not self._is_stopping:
-            self._is_stopping = True
-            with contextlib.suppress(EngineError):  # it died: the next read raises
-                self._host.send(StopSending(end.message))
-
-    def _settle(self, completion: Completion) -> Completion:
-        """Count a completion, and report the load's end with the first row that was not sent."""
-        load = self._load
-        load.settle(completion)
-        if completion.error_kind == NOT_SENT and load.end is not None and not load.is_announced:
-            load.is_announced = True
-            self._hooks.on_load_ended(load.end)
-        return completion
-
-    def _note_late(self) -> None:
-        """Report how many requests could not be sent in time."""
-        late, self._late = self._late, 0
-        if late:
-            self._hooks.on_note(
-                f"{count(late, 'request')} of the load came to the sender after they were due (see send lag). hint: "
-                "give this process a free core, or lower the rate"
-            )

@@ -30,7 +30,11 @@ _SIZE = struct.Struct("!Q")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """An order for an engine: its spec, model and run. The worker writes it once."""
+    """An order for an engine: its spec, model and run. The worker writes it once.
+
+    An open engine that gets another one works for that run from now on, with its clock and names. It answers `Opened`
+    again, once counters and caches of the previous run are cleared.
+    """
 
     engine: EngineSpec
     """The spec's. Its `args` include those of the model, and those of a recovery."""
@@ -75,16 +79,6 @@ class Open:
     def find_reasoning(self, request: Request) -> ReasoningSpec | None:
         """Return the tags of the reasoning that an answer to this request begins with; None if it has none."""
         return self.reasoning if thinks(self.reasoning, request.rendered, self.prefill) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Rejoin:
-    """Work for another run from now on, with the clock and the names of this order.
-
-    Answered by `Opened`, once counters and caches of the previous run are cleared.
-    """
-
-    order: Open
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from assayline.clock import RunClock
 from assayline.engines.base import AnyEngine, EngineHooks
-from assayline.engines.client import OfflineEngine, StreamingEngine
+from assayline.engines.client import HostedEngine
 from assayline.engines.messages import Open
 from assayline.engines.pool import EnginePool
 from assayline.engines.process import HostSetup, engine_environment
@@ -113,10 +113,9 @@ class Kit:
             env["PYTHONPATH"] = str(self.ahead)
         args = changes.pop("args", ARGS)
         spec = EngineSpec.model_validate({"backend": PLACES[self.place], "args": args, "record_token_times": True})
-        kind = StreamingEngine if spec.is_streaming else OfflineEngine
         order = Open(engine=spec, model=str(model or self.model), clock=RunClock.start(), run_id=run, **changes)
         host = HostSetup(engine_environment(self.setup.make_settings("handover"), {}, env), self.folder / f"{run}.log")
-        engine = kind(order, host, EngineHooks(on_sample=self.samples.append), pool=pool)
+        engine = HostedEngine(order, host, EngineHooks(on_sample=self.samples.append), pool=pool)
         if not changes.get("has_media"):
             engine.warm_up(self.ask([1] * 32, 2))
         return engine

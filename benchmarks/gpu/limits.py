@@ -12,7 +12,7 @@ from typing import Any
 
 from assayline.clock import RunClock
 from assayline.engines.base import STARTING, EngineHooks, find_start_phase
-from assayline.engines.client import OfflineEngine
+from assayline.engines.client import HostedEngine
 from assayline.engines.devices.nvidia import read_free_bytes
 from assayline.engines.messages import Open
 from assayline.engines.process import HostSetup, engine_environment
@@ -101,7 +101,7 @@ def measure_start(setup: Setup, tell: Tell) -> None:
     spec = EngineSpec.model_validate({"device": setup.device, "args": args})
     order = Open(engine=spec, model=str(setup.build_model(shape)), clock=RunClock.start(), run_id="start")
     host = HostSetup(engine_environment(settings, setup.device_env, {}), setup.folder / "start.log")
-    with contextlib.closing(OfflineEngine(order, host, EngineHooks(on_log=note))) as engine:
+    with contextlib.closing(HostedEngine(order, host, EngineHooks(on_log=note))) as engine:
         ready = time.monotonic()
         spent: dict[str, float] = {}
         for (phase, began), (_, ended) in zip(phases, [*phases[1:], ("", ready)], strict=True):

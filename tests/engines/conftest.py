@@ -11,7 +11,7 @@ import pytest
 from engine_kit import Asker, Control, Reference, open_engine
 from server_kit import FakeServer
 
-from assayline.engines.client import OfflineEngine
+from assayline.engines.client import HostedEngine
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def control(session_control: Control) -> Iterator[Control]:
 @pytest.fixture(scope="session")
 def engine(
     tiny_model: Path, tmp_path_factory: pytest.TempPathFactory, session_control: Control
-) -> Iterator[OfflineEngine]:
+) -> Iterator[HostedEngine]:
     """Continuous, 8 running sequences, the window that follows from it."""
     log = tmp_path_factory.mktemp("engine") / "engine.log"
     with closing(open_engine(tiny_model, log, session_control)) as opened:

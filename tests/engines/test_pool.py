@@ -6,12 +6,12 @@ from typing import Any, cast
 
 import psutil
 import pytest
-from engine_kit import Control, parts_of, wait_until_gone
+from engine_kit import Control, open_engine, parts_of, wait_until_gone
 from run_kit import PATIENCE_S, plain_request
 
 from assayline.clock import RunClock
 from assayline.engines import client
-from assayline.engines.client import OfflineEngine, StreamingEngine
+from assayline.engines.client import HostedEngine
 from assayline.engines.devices import watch
 from assayline.engines.devices.claims import Device, claim_device
 from assayline.engines.messages import Open
@@ -25,11 +25,10 @@ ASKED = plain_request("r", prompt_token_ids=[5] * 8, sampling={"max_tokens": 4})
 DEVICE = Device("cpu-0-1", {}, ("cpu-0", "cpu-1"))
 
 
-def open_served(url: str | None, run_dir: Path, control: Control | None = None, **changes: Any) -> StreamingEngine:
+def open_served(url: str | None, run_dir: Path, control: Control | None = None, **changes: Any) -> HostedEngine:
     """As the worker of a run does whose folder this is."""
     values = {"args": {}, "run_id": run_dir.name, "server": ServerSpec(url=url), "window": 2, **changes}
-    parts = parts_of("server", "fake-model", run_dir / "logs" / "engine.log", **values)
-    return StreamingEngine(hooks=(control or Control()).hooks, **parts)
+    return open_engine("fake-model", run_dir / "logs" / "engine.log", control, backend="server", **values)
 
 
 def test_the_next_run_takes_the_engine_over_with_a_clock_and_names_of_its_own(server, tmp_path):
@@ -147,13 +146,13 @@ def test_idle_engine_makes_room_for_another_kind(server, tmp_path, monkeypatch):
         assert psutil.pid_exists(first.host_pid)
         monkeypatch.setattr(client, "HostProcess", start)
         with pytest.raises(ChildProcessError):
-            OfflineEngine(pool=pool, **parts_of("offline", "model", tmp_path / "log"))
+            open_engine("model", tmp_path / "log", pool=pool)
         wait_until_gone(first.host_pid)
 
 
 def test_is_reusable_is_false_for_own_servers_with_a_cache(tmp_path):
     def is_reusable(backend: str = "server", **changes: Any) -> bool:
-        engine = object.__new__(StreamingEngine)
+        engine = object.__new__(HostedEngine)
         engine._order = parts_of(backend, "model", tmp_path / "log", **changes)["order"]
         return engine.is_reusable
 

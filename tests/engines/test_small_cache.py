@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from engine_kit import ARGS, NO_PREEMPTIONS, by_id, open_engine
 
-from assayline.engines.client import OfflineEngine
+from assayline.engines.client import HostedEngine
 from assayline.records import Completion, Request
 
 pytestmark = [
@@ -21,7 +21,7 @@ SMALL = {"block_size": 32, "num_gpu_blocks_override": 12, "enable_prefix_caching
 
 
 @pytest.fixture(scope="module")
-def small(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OfflineEngine]:
+def small(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostedEngine]:
     log = tmp_path_factory.mktemp("small") / "engine.log"
     with closing(open_engine(tiny_model, log, args={**ARGS, **SMALL})) as opened:
         yield opened
@@ -37,7 +37,7 @@ def test_offline_engine_gives_the_same_answers_when_vllm_preempts(small, asker):
     assert [one.output_token_ids for one in together] == [one.output_token_ids for one in alone]
 
 
-def answer(engine: OfflineEngine, requests: list[Request]) -> list[Completion]:
+def answer(engine: HostedEngine, requests: list[Request]) -> list[Completion]:
     answers = by_id(engine.generate(requests))
     return [answers[request.request_id] for request in requests]
 

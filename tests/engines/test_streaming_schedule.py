@@ -7,6 +7,7 @@ a given time after it was sent.
 import heapq
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from run_kit import completion_of, plain_request, sample_of
 
 from assayline.clock import RunClock
 from assayline.engines.base import EngineHooks
-from assayline.engines.client import LOOKAHEAD_S, MIN_SURPLUS_REQUESTS, TURN_INTERVAL_S, StreamingEngine
+from assayline.engines.client import LOOKAHEAD_S, MIN_SURPLUS_REQUESTS, TURN_INTERVAL_S, HostedEngine
 from assayline.engines.messages import AbortAll, Aborted, Beat, Finished, Generate, Open, Opened, StopSending, unsent
 from assayline.engines.process import HostSetup
 from assayline.errors import Death, EngineDiedError
@@ -27,6 +28,8 @@ from assayline.load.progress import LEAD_S, LoadEnd, LoadProgress
 from assayline.records import NOT_SENT, Completion, Request
 from assayline.spec.engine import EngineSpec
 from assayline.spec.load import Poisson
+
+ASYNC = EngineSpec(backend="async")
 
 
 class PlayedHost(PlayedProcess):
@@ -105,7 +108,7 @@ class PlayedHost(PlayedProcess):
 
 @dataclass
 class Play:
-    engine: StreamingEngine
+    engine: HostedEngine
     host: PlayedHost
     load: LoadProgress
     notes: list[str] = field(default_factory=list)
@@ -117,17 +120,18 @@ class Play:
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Play]:
-    def start(load: LoadProgress | None = None, window: int | None = None, **host_options: Any) -> Play:
+    def start(
+        load: LoadProgress | None = None, window: int | None = None, engine: EngineSpec = ASYNC, **host_options: Any
+    ) -> Play:
         host = PlayedHost(**host_options)
         host.play(monkeypatch)
         notes: list[str] = []
         ends: list[LoadEnd] = []
         load = load or LoadProgress()
-        order = Open(engine=EngineSpec(backend="async"), model="model", clock=RunClock(0.0, 0.0, "boot"))
+        order = Open(engine=engine, model="model", clock=RunClock(0.0, 0.0, "boot"))
         setup = HostSetup({}, tmp_path / "engine.log")
         hooks = EngineHooks(on_note=notes.append, on_load_ended=ends.append)
-        engine = StreamingEngine(order, setup, hooks, window=window, load=load)
-        return Play(engine, host, load, notes, ends)
+        return Play(HostedEngine(order, setup, hooks, window=window, load=load), host, load, notes, ends)
 
     return start
 
@@ -275,6 +279,12 @@ class TestClosedLoop:
         assert seen == 200 and most <= window + max(window, MIN_SURPLUS_REQUESTS)
         assert most > window and {message.window_requests for message in it.host.sent} == {window}
         assert {message.due_at_s for message in it.host.sent} == {None}
+
+    @pytest.mark.parametrize("backend", ["offline", "async", "server"])
+    def test_a_barrier_hands_over_the_next_batch_when_the_last_one_is_answered(self, play, backend):
+        it = play(window=70, engine=EngineSpec(backend=backend, mode="barrier"))
+        assert split(it.rows(requests(160))) == (names(160), [])
+        assert list(Counter(it.host.handed_s).values()) == [70, 70, 20]
 
     def test_the_window_is_the_pattern_s_or_follows_from_the_engine(self, play):
         assert play(load_of({"kind": "concurrency", "requests": 3}), window=3).engine.facts.window_requests == 3

@@ -34,13 +34,11 @@ from engine_kit import (
     living_members,
     open_async,
     open_engine,
-    wait_until_gone,
 )
-from run_kit import PATIENCE_S, start_python, wait_for
+from run_kit import PATIENCE_S
 
 from assayline.clock import RunClock
-from assayline.engines.client import OfflineEngine
-from assayline.engines.devices.claims import claim_device, list_devices
+from assayline.engines.client import HostedEngine
 from assayline.engines.devices.watch import DeviceMemory, end_orphans, locks_variable, note_engine
 from assayline.engines.process import engine_environment
 from assayline.engines.recovery.causes import classify
@@ -57,7 +55,7 @@ NOBODY = 65534
 CACHING = {**ONE_CORE, "block_size": 32, "enable_prefix_caching": True}
 
 
-def open_split(model: Path, log_path: Path, **changes: Any) -> OfflineEngine:
+def open_split(model: Path, log_path: Path, **changes: Any) -> HostedEngine:
     """An engine in vLLM's default, whose core is a process of its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(OWN_PROCESSES, "1")  # what is this process's own makes no other imports, so that it is forked
@@ -65,64 +63,10 @@ def open_split(model: Path, log_path: Path, **changes: Any) -> OfflineEngine:
 
 
 @pytest.fixture(scope="module")
-def split(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept[OfflineEngine]]:
+def split(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
     log = tmp_path_factory.mktemp("split") / "engine.log"
     with closing(Kept(lambda: open_split(tiny_model, log))) as kept:
         yield kept
-
-
-def is_at_work(process: psutil.Process) -> bool:
-    """Return True if it runs or is stopped, False for a zombie."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-PARENT = """
-import json, sys
-from pathlib import Path
-sys.path.insert(0, "tests")
-from host_kit import HOSTS
-from assayline.clock import RunClock
-from assayline.engines.devices.claims import claim_device, list_devices
-from assayline.engines.process import engine_environment
-from assayline.engines.messages import Open
-from assayline.engines.client import OfflineEngine
-from assayline.engines.process import HostSetup
-from assayline.settings import Settings
-from assayline.spec.engine import EngineSpec
-with claim_device(list_devices("cpu", 1), Path(sys.argv[3]), 0) as device:
-    own_processes = {"OMP_NUM_THREADS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
-    env = engine_environment(Settings(), device.env, own_processes)
-    engine = EngineSpec(args=json.loads(sys.argv[4]))
-    order = Open(engine=engine, model=sys.argv[1], clock=RunClock.start())
-    engine = OfflineEngine(order, HostSetup(env, Path(sys.argv[2]), launch=HOSTS.launch))
-    print(engine.host_pid, flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.mark.rare
-@pytest.mark.vllm
-def test_next_claim_ends_leftovers_of_a_killed_worker_and_host(tiny_model, tmp_path):
-    """Trap 2, at its worst: nobody is left who could clean up. With processes that only sleep, the tests below."""
-    locks = tmp_path / "locks"
-    with start_python(PARENT, tiny_model, tmp_path / "engine.log", locks, json.dumps(ONE_CORE)) as parent:
-        assert parent.stdout is not None
-        host = int(parent.stdout.readline())
-        core = find_core(host)
-        for pid in (parent.pid, host, core.pid):  # so that none can act on another's end
-            os.kill(pid, signal.SIGSTOP)
-        os.kill(host, signal.SIGKILL)
-        parent.kill()
-    wait_for(lambda: not is_at_work(psutil.Process(host)) if psutil.pid_exists(host) else True)
-    orphans = [core.pid] if is_at_work(core) else []
-    with claim_device(list_devices("cpu", 1), locks, 0) as device:
-        assert not is_at_work(core)
-        for pid in orphans:
-            assert any(f"process {pid} " in words for words in device.orphans), device.orphans
-    wait_until_gone(host)
 
 
 SLEEPER = """
@@ -299,7 +243,7 @@ def test_an_engine_that_failed_inside_its_forward_pass_is_not_asked_again(tiny_m
 
     events: list[str] = []
 
-    def open_next(sizes: Sizes, changed: dict[str, Any], generation: int) -> OfflineEngine:
+    def open_next(sizes: Sizes, changed: dict[str, Any], generation: int) -> HostedEngine:
         if generation == 0:
             return open_engine(tiny_model, tmp_path / "engine.log", args={**failing, **changed})
         args, window = {**CACHING, **changed}, sizes.window_requests

@@ -12,7 +12,7 @@ from media_kit import encode_video
 from PIL import Image
 from run_kit import plain_request
 
-from assayline.engines.client import OfflineEngine
+from assayline.engines.client import HostedEngine
 from assayline.media.references import MediaStore
 from assayline.requests.chat import ChatRenderer
 from assayline.requests.model_config import find_placeholders
@@ -93,7 +93,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OfflineEngine]:
+def engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostedEngine]:
     log = tmp_path_factory.mktemp("video") / "engine.log"
     args = {**ARGS, "limit_mm_per_prompt": {"image": 1, "video": 1}}
     with closing(open_engine(model, log, args=args, has_media=True, media=SPEC)) as opened:

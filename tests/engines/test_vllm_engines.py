@@ -10,7 +10,6 @@ import json
 import math
 import os
 import signal
-import time
 import urllib.error
 import urllib.request
 from collections import defaultdict
@@ -55,9 +54,8 @@ from run_kit import plain_request
 
 from assayline.clock import RunClock
 from assayline.engines import client
-from assayline.engines.client import OfflineEngine, StreamingEngine
+from assayline.engines.client import HostedEngine
 from assayline.engines.devices.watch import DeviceMemory
-from assayline.engines.pool import EnginePool
 from assayline.engines.process import HostProcess, engine_environment
 from assayline.engines.recovery.engine import AdaptiveEngine
 from assayline.engines.recovery.policy import RecoveryPolicy, Sizes, sizes_of
@@ -97,12 +95,12 @@ BARRIER = {
     "enable_chunked_prefill": True,
     "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
 }
-Engines = dict[str, Kept[Any]]
+Engines = dict[str, Kept]
 
 
-def open_server(model: Path, log_path: Path, control: Control | None = None, **changes: Any) -> StreamingEngine:
-    parts = parts_of("server", model, log_path, **{"server": ServerSpec(), "args": ONE_CORE, "window": 8, **changes})
-    return StreamingEngine(hooks=(control or Control()).hooks, **parts)
+def open_server(model: Path, log_path: Path, control: Control | None = None, **changes: Any) -> HostedEngine:
+    values = {"server": ServerSpec(), "args": ONE_CORE, "window": 8, **changes}
+    return open_engine(model, log_path, control, backend="server", **values)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +119,7 @@ def kept(
     openers: dict[str, Callable[..., Any]] = {
         "barrier": partial(open_engine, mode="barrier", window=4, record_token_times=True, args={**ARGS, **BARRIER}),
         "thinking": partial(open_engine, reasoning=THINKING, args={**ARGS, "structured_outputs_config": parser}),
-        "async": partial(open_async, run_id="one", args={**ARGS, "max_num_batched_tokens": 64}),
+        "async": partial(open_async, args={**ARGS, "max_num_batched_tokens": 64}),
         "async thinking": partial(open_async, reasoning=THINKING),
         "server": open_server,
     }
@@ -147,22 +145,22 @@ def each(request: pytest.FixtureRequest, kept: Engines) -> Any:
 
 
 @pytest.fixture
-def barrier(kept: Engines) -> OfflineEngine:
+def barrier(kept: Engines) -> HostedEngine:
     return kept["barrier"].engine
 
 
 @pytest.fixture
-def thinker(kept: Engines) -> OfflineEngine:
+def thinker(kept: Engines) -> HostedEngine:
     return kept["thinking"].engine
 
 
 @pytest.fixture
-def async_engine(kept: Engines) -> StreamingEngine:
+def async_engine(kept: Engines) -> HostedEngine:
     return kept["async"].engine
 
 
 @pytest.fixture
-def served(kept: Engines) -> StreamingEngine:
+def served(kept: Engines) -> HostedEngine:
     return kept["server"].engine
 
 
@@ -265,7 +263,7 @@ def test_a_barrier_waits_for_the_slowest_and_flushes_the_remainder(barrier, aske
 
 @pytest.fixture
 def paced(
-    async_engine: StreamingEngine, controls: defaultdict[str, Control]
+    async_engine: HostedEngine, controls: defaultdict[str, Control]
 ) -> Iterator[Callable[..., dict[str, Completion]]]:
     """Answers under a load: what `worker.py` does by opening another engine."""
     controls["async"].ends.clear()
@@ -414,7 +412,7 @@ def find_server(host_pid: int) -> psutil.Process:
     return server
 
 
-def find_url(served: StreamingEngine) -> str:
+def find_url(served: HostedEngine) -> str:
     """Of our own server, for those who take it for somebody's."""
     listening = find_server(served.host_pid).net_connections("tcp")
     [port] = {one.laddr.port for one in listening if one.status == psutil.CONN_LISTEN}
@@ -478,44 +476,15 @@ def test_an_own_server_fills_the_seats_of_all_replicas(tiny_model, tmp_path, ask
 # --- Another run, deaths, and ends
 
 
-def test_a_model_is_loaded_once_and_nothing_of_the_run_before_is_left(kept, controls, asker, tiny_model, tmp_path):
-    """The prefix cache is on, and emptied: points of a sweep ask the same prompts again."""
-    first, control = kept["async"].take(), controls["async"]
-    prompt = asker.fresh_prompt(first.facts.details["block_size_tokens"] + 20)
-    with EnginePool() as pool:
-        first._pool = pool
-        with closing(first):
-            cold, warm = (by_id(first.generate([asker.send(prompt)])).popitem()[1] for _ in range(2))
-        assert not cold.cached_tokens and warm.cached_tokens
-        clock, began = RunClock.start(), time.monotonic()
-        control.samples.clear()
-        order = {"run_id": "two", "clock": clock, "engine_generation": 1, "args": first._order.engine.args}
-        second = open_async(tiny_model, tmp_path / "2.log", control, pool=pool, **order)
-        assert (second.host_pid, second.facts.details["kept_from"]) == (first.host_pid, first._order.run_id)
-        assert second.facts.load_s <= time.monotonic() - began
-        assert len(living_members(first.host_pid)) > 1, "the engine's core is a process of its own"
-        with closing(second):
-            [answer] = second.generate([asker.send(prompt)])
-        with pytest.raises(SpecError, match="not usable"):  # which ends it
-            open_async(tiny_model, tmp_path / "3.log", run_id="three", pool=pool, sampling={"stop_token_ids": "x"})
-    wait_until_gone(first.host_pid)
-    assert not answer.cached_tokens and answer.engine_generation == 1
-    assert answer.output_token_ids == cold.output_token_ids
-    stamps = [answer.sent_at_s, answer.queued_at_s, answer.first_token_at_s, answer.finished_at_s]
-    assert None not in stamps and min(filter(None, stamps)) >= 0 and max(filter(None, stamps)) <= clock.now_s()
-    assert answer.token_at_s is not None and answer.token_at_s[0] >= stamps[0]
-    assert control.samples[-1].output_tokens == answer.output_tokens, "counters begin with the run"
-
-
 class Deaths:
     """An adaptive engine whose first engine is a kept one, with what was recorded."""
 
-    def __init__(self, first: Kept[StreamingEngine], open_next: Callable[..., StreamingEngine]) -> None:
-        self.opened: list[StreamingEngine] = []
+    def __init__(self, first: Kept, open_next: Callable[..., HostedEngine]) -> None:
+        self.opened: list[HostedEngine] = []
         self.events: list[EngineEvent] = []
         self._first, self._open_next = first, open_next
 
-    def open(self, sizes: Sizes, changed: dict[str, Any], generation: int) -> StreamingEngine:
+    def open(self, sizes: Sizes, changed: dict[str, Any], generation: int) -> HostedEngine:
         self.opened.append(
             self._first.take() if not self.opened else self._open_next(sizes, changed, generation)  # as killed
         )
@@ -555,10 +524,10 @@ def test_a_killed_engine_core_is_replaced_and_nothing_is_lost_or_doubled(kept, a
     before = first._order.engine_generation
     first._load, first._window_requests = load, None
 
-    def open_next(_: Sizes, changed: dict[str, Any], generation: int) -> StreamingEngine:
+    def open_next(_: Sizes, changed: dict[str, Any], generation: int) -> HostedEngine:
         changes = {"engine_generation": generation, "load": load, "reasoning": THINKING, "record_token_times": True}
         log = tmp_path / f"engine-{generation}.log"
-        return StreamingEngine(**parts_of("async", tiny_model, log, args={**ARGS, **changed}, **changes))
+        return HostedEngine(**parts_of("async", tiny_model, log, args={**ARGS, **changed}, **changes))
 
     short = [asker.ask() for _ in range(5)]
     long = [asker.ask(max_tokens=150, **UNENDED) for _ in range(60)]
@@ -648,7 +617,7 @@ def test_a_killed_server_is_replaced_and_nothing_is_left(kept, tiny_model, tmp_p
     first = kept["server"].engine
     before = first._order.engine_generation
 
-    def open_next(_: Sizes, changed: dict[str, Any], generation: int) -> StreamingEngine:
+    def open_next(_: Sizes, changed: dict[str, Any], generation: int) -> HostedEngine:
         log = tmp_path / f"generation-{generation}.log"
         return open_server(tiny_model, log, args={**ONE_CORE, **changed}, engine_generation=generation)
 
@@ -678,7 +647,7 @@ def test_no_request_is_lost_when_a_servers_engine_runs_out_of_memory(tiny_model,
     once = tmp_path / "once"
     env = engine_environment(Settings(), {"OMP_NUM_THREADS": "1"}, {"ASSAYLINE_FAILED_ONCE": str(once)})
 
-    def open_one(sizes: Sizes, changed: dict[str, Any], generation: int) -> StreamingEngine:
+    def open_one(sizes: Sizes, changed: dict[str, Any], generation: int) -> HostedEngine:
         log, changes = (
             tmp_path / f"{generation}.log",
             {"window": sizes.window_requests, "engine_generation": generation},

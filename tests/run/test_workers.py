@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from run_kit import PATIENCE_S, Work, order_of, request_of, rows_of, wait_for, write_shards
 
 from assayline.engines.base import EngineFacts, EngineHooks
-from assayline.engines.client import OfflineEngine
+from assayline.engines.client import HostedEngine
 from assayline.engines.devices import claims
 from assayline.engines.devices.claims import claim_device, list_devices
 from assayline.engines.fake import FakeEngine
@@ -243,8 +243,8 @@ def test_worker_whose_engine_does_not_start_is_not_waited_for(tmp_path, settings
             started[-1].send_signal(signal.SIGSTOP)
         return started[-1]
 
-    def open_hosted(order: Open, window: int | None, setup: Any, hooks: EngineHooks, **_: Any) -> OfflineEngine:
-        return OfflineEngine(order, replace(setup, launch=launch), hooks)
+    def open_hosted(order: Open, window: int | None, setup: Any, hooks: EngineHooks, **_: Any) -> HostedEngine:
+        return HostedEngine(order, replace(setup, launch=launch), hooks)
 
     starting = work.start("worker-1", open_engine=open_hosted)
     wait_for(lambda: started and (fate != "dies at each start" or not starting.is_alive()))

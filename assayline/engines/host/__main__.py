@@ -41,7 +41,6 @@ from assayline.engines.messages import (
     Generate,
     Open,
     Refused,
-    Rejoin,
     Resolved,
     Warm,
     WarmUp,
@@ -135,7 +134,7 @@ class Host:
                         refused = core.add_ready(ready)
                     case WarmUp(request):
                         self._channel.send(Warm(core.warm_up(request)))
-                    case Rejoin(order):
+                    case Open() as order:
                         self._channel.send(core.rejoin(order))
                     case AbortAll():
                         core.abort_all()

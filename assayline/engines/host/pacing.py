@@ -23,7 +23,6 @@ from assayline.engines.messages import (
     Finished,
     Generate,
     Open,
-    Rejoin,
     StopSending,
     Warm,
     WarmUp,
@@ -80,7 +79,7 @@ class StreamHost:
                 self._send_due()
             case WarmUp(request):
                 self._run(self._warm_up(request))
-            case Rejoin(order):
+            case Open() as order:
                 self._run(self._rejoin(order))
             case StopSending(reason):
                 self._give_back(reason)

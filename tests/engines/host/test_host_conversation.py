@@ -13,7 +13,7 @@ from run_kit import completion_of, plain_request, sample_of
 from assayline.clock import RunClock
 from assayline.engines import client as hosted
 from assayline.engines.base import EngineHooks, OpenedDetails
-from assayline.engines.client import OfflineEngine
+from assayline.engines.client import HostedEngine
 from assayline.engines.host.__main__ import tell_failure
 from assayline.engines.host.core import EngineGoneError
 from assayline.engines.messages import (
@@ -68,7 +68,7 @@ class Scripted(PlayedProcess):
     def receive(self, timeout_s: float = 0.5) -> Any:
         if self._inbox:
             return self._inbox.popleft()
-        self.now_s += timeout_s
+        self.now_s += 0.5
         assert self.now_s < 1e4, "nobody gives up"
         return self._says(self)
 
@@ -82,20 +82,20 @@ def started() -> list[Scripted]:
 @pytest.fixture
 def converse(
     started: list[Scripted], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[..., tuple[OfflineEngine, Scripted]]:
+) -> Callable[..., tuple[HostedEngine, Scripted]]:
     def start(
         answer: Callable[[Any], list[Any]],
         loads_s: float = 1.0,
         says: Callable[[Scripted], Any] = lambda host: None,
         should_stop: Callable[[], bool] = lambda: False,
-    ) -> tuple[OfflineEngine, Scripted]:
+    ) -> tuple[HostedEngine, Scripted]:
         host = Scripted(answer, loads_s, says)
         started.append(host)
 
         host.play(monkeypatch)
         order = Open(engine=EngineSpec(), model="model", clock=RunClock(0.0, 0.0, "boot"))
         setup, hooks = HostSetup({}, tmp_path / "engine.log"), EngineHooks(should_stop=should_stop)
-        return OfflineEngine(order, setup, hooks, window=4), host
+        return HostedEngine(order, setup, hooks, window=4), host
 
     return start
 

@@ -104,7 +104,7 @@ class ServerCore:
         return NAME
 
     async def rejoin(self, order: Open) -> Opened:
-        """Serve another run. A server cannot drop its cached prefixes: see `StreamingEngine.is_reusable`."""
+        """Serve another run. A server cannot drop its cached prefixes: see `HostedEngine.is_reusable`."""
         self._writer.check(order.sampling)
         self._order = order
         self._output_tokens = 0
