@@ -29,21 +29,15 @@ def accepted(answer: Completion) -> int:
     return sum(tokens * drafts for tokens, drafts in enumerate(answer.acceptance_histogram))
 
 
-def test_accepted_tokens_are_those_beyond_one_per_step(tiny_model, tmp_path):
+@pytest.mark.parametrize("open_one", [open_engine, pytest.param(open_async, marks=pytest.mark.rare)])
+def test_accepted_tokens_are_those_beyond_one_per_step(open_one, tiny_model, tmp_path):
     """With one request at a time, a step makes the model's own token and those of the draft that it accepts."""
     control = Control()
-    with closing(open_engine(tiny_model, tmp_path / "engine.log", control, args=SPECULATIVE)) as engine:
+    with closing(open_one(tiny_model, tmp_path / "engine.log", control, args=SPECULATIVE)) as engine:
         answers = [answer for request in REQUESTS for answer in engine.generate(iter([request]))]
     [steps] = {sample.engine_steps for sample in control.samples[-1:]}
     assert sum(answer.output_tokens or 0 for answer in answers) == 72 == steps + sum(map(accepted, answers))
     assert all(0 < accepted(answer) <= (answer.draft_tokens or 0) for answer in answers)
-
-
-@pytest.mark.rare
-def test_an_async_engine_reports_drafts(tiny_model, tmp_path):
-    with closing(open_async(tiny_model, tmp_path / "engine.log", args=SPECULATIVE)) as engine:
-        answers = [*engine.generate(iter(REQUESTS))]
-    assert len(answers) == 3 and all(0 < accepted(answer) <= (answer.draft_tokens or 0) for answer in answers)
 
 
 @pytest.mark.rare

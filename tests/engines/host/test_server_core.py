@@ -74,6 +74,10 @@ def make_chat(number: int = 0, **sampling: Any) -> Request:
     return plain_request(f"request-{number}", prompt_token_ids=[], sampling={**GREEDY, **sampling}, messages=messages)
 
 
+def open_only(order: Open) -> Opened:
+    return with_core(order, lambda core: asyncio.sleep(0, core._opened))
+
+
 def ask(
     order: Open, *requests: Request, before: Callable[[], Any] = lambda: None, window: int | None = None
 ) -> list[Completion]:
@@ -84,16 +88,6 @@ def ask(
         return await asyncio.gather(*(core.answer(Generate(request, 0.0, window, 1.5)) for request in requests))
 
     return with_core(order, act)
-
-
-def open_only(order: Open) -> Opened:
-    async def run() -> Opened:
-        core = ServerCore(order)
-        opened = await core.open()
-        await core.close()
-        return opened
-
-    return asyncio.run(run())
 
 
 def test_an_answer_with_token_ids_has_everything(server):
