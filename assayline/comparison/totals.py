@@ -8,9 +8,6 @@ from assayline.stats.worse import Comparison
 from assayline.store.database import Connection, Row, read_rows
 from assayline.store.metrics import ensure_metrics
 
-LIMIT = 0.02
-"""Relative change that matters, if no gate sets a limit."""
-
 
 def is_stated(*specs_json: str) -> bool:
     """Return whether one of the runs with these stored specs is of totals, so that no prompts pair."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from assayline.stats.clusters import Floats, Places, spread_clusters
+from assayline.stats.intervals import find_t
 from assayline.stats.worse import ROUNDING, Comparison
 
 Row = Mapping[str, Any]
@@ -145,8 +146,10 @@ def describe_pairs(row: Row, limit: float = 0.0) -> Comparison:
 
 def _find_p_at(row: Row, limit: float, size: Values, square: Values, signs: Values, scale: float = 1.0) -> Values:
     """Return `find_p_values` for a difference, its mean square and the p of its signs, of `scale` times the prompts."""
+    from scipy.special import stdtr
+
     center, error = pad(row, size, square, scale)
-    tail = _tail((center - limit) / error, row["effective_clusters"] * scale - 1)
+    tail = stdtr(row["effective_clusters"] * scale - 1, (limit - center) / error)
     return np.where(center <= limit, 1.0, np.maximum(signs, 2 * tail))
 
 
@@ -245,7 +248,7 @@ def bound_ratio(row: Row) -> tuple[float | None, float | None]:
         for side in ("candidate", "baseline")
     )
     product = row["effective_pairs"] * (row["candidate_square"] + row["baseline_square"] - row["mean_square"]) / 2
-    share = _quantile(0.975, row["effective_clusters"] - 1) ** 2 / pairs
+    share = find_t(row["effective_clusters"] - 1) ** 2 / pairs
     a = old**2 - share * (old_square - old**2)
     b = new * old - share * (product / pairs - new * old)
     c = new**2 - share * (new_square - new**2)
@@ -299,15 +302,3 @@ def _find_normal_p(surplus: float, error: float) -> float:
     if surplus <= ROUNDING:
         return 1.0
     return math.erfc(surplus / error / math.sqrt(2)) if error else 0.0
-
-
-def _tail(t: Values, degrees: float) -> Values:
-    from scipy.special import stdtr
-
-    return stdtr(degrees, np.negative(t))
-
-
-def _quantile(share: float, degrees: float) -> float:
-    from scipy.special import stdtrit
-
-    return float(stdtrit(degrees, share))

@@ -21,6 +21,8 @@ FEWEST_PAIRS = 5
 """Repeats a side from which on a test compares neighbors, if both sides ran in turn."""
 FEWEST_NIGHTS = 5
 """Nights a side that a test needs."""
+LIMIT = 0.02
+"""Relative change that matters, of a metric without a limit."""
 FEWEST_DEGREES = 5
 """Degrees of freedom that a spread of sessions needs."""
 ASSUMED_SPREAD = 0.03
@@ -37,7 +39,6 @@ Values = Any
 def compare_repeats(
     rows: Sequence[Mapping[str, Any]],
     limits: Mapping[str, float],
-    other_limit: float = 0.02,
     nights: int = 1,
     sessions: Mapping[str, "Sessions"] | None = None,
     rivals: int = 1,
@@ -45,7 +46,7 @@ def compare_repeats(
     """Compare each metric of two sides, by metric.
 
     `rows` have metric, unit, higher_is_better, is_candidate and value, in the order of their runs. `limits` are the
-    relative changes that matter, and their metrics are one family of tests; `other_limit` is that of all other metrics.
+    relative changes that matter, and their metrics are one family of tests; LIMIT is that of all other metrics.
     `nights`: above 1, the repeats are nights, judged every night over a period of that many: neighbors may be
     correlated, and a verdict needs the evidence of the whole period. `sessions`: if the sides are of different ones,
     how much these differ, by metric. `rivals`: every p is multiplied by it, the number of configurations that are
@@ -61,7 +62,7 @@ def compare_repeats(
     for metric, own in sorted(by_metric.items(), key=lambda one: (one[0] not in limits, one[0])):
         if len({row["unit"] for row in own}) == 1 and len({row["is_candidate"] for row in own}) == 2:
             apart = None if sessions is None else sessions.get(metric, Sessions())
-            found[metric] = _compare(own, limits.get(metric, other_limit), nights, apart)
+            found[metric] = _compare(own, limits.get(metric, LIMIT), nights, apart)
     tested = [one for one in found.values() if one.p_value is not None]
     families = [[one for one in tested if one.metric in limits], *([one] for one in tested if one.metric not in limits)]
     return found | {one.metric: one for family in families for one in adjust_family(family, rivals)}

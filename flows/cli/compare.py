@@ -38,7 +38,7 @@ def run(arguments: list[str]) -> int:
     from assayline.api import compare
     from assayline.comparison.autopsy import say_autopsies
     from assayline.comparison.gate import judge_speed
-    from assayline.comparison.totals import LIMIT, compare_stated, is_stated
+    from assayline.comparison.totals import compare_stated, is_stated
     from assayline.report.document import Column, tabulate
     from assayline.report.make import open_database
     from assayline.report.measures import CHANGES
@@ -69,7 +69,7 @@ def run(arguments: list[str]) -> int:
         stated = (name, Column("statistic", "statistic"), *CHANGES[1:])
         print_table(tabulate("Stated values", stated, values))
         for metric, one in tested.items():
-            print_text(judge_speed(metric, LIMIT, one).words)
+            print_text(judge_speed(metric, one.limit, one).words)
         print_text(conclusion)
         return 0
     measured = [row for row in found.metrics if (row["candidate_value"], row["baseline_value"]) != (None, None)]
