@@ -28,7 +28,7 @@ from assayline.store.manifest import (
     read_run_scorers,
     read_spec_json,
 )
-from assayline.store.measure import measure_run
+from assayline.store.measure import measure_runs
 from assayline.store.score_files import FunctionScores, read_function_scores, read_harness_scores, write_function_scores
 from assayline.store.scoring import check_scorers, list_stale, read_samples, score_run
 from assayline.store.thread import DatabaseThread
@@ -156,7 +156,7 @@ def _read_results(
     connection: Connection, run_id: str, asked: Sequence[str], most: int
 ) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
     """Return the rows of accuracy and examples of wrong answers, of these scorers."""
-    measure_run(connection, run_id)
+    measure_runs(connection, run_id)
     rows = read_rows(connection, "select * from accuracy where run_id = ? order by ordinal", run_id)
     wrong = {label: read_rows(connection, _WRONG, run_id, label, run_id, most) for label in asked}
     return [row for row in rows if row["scorer"] in asked], wrong

@@ -1,6 +1,6 @@
-"""The metrics of one run: the statements of `sql/metrics`, and the intervals that Python adds to their sums.
+"""The metrics of runs: the statements of `sql/metrics`, and the intervals that Python adds to their sums.
 
-A run's requests and engines become temporary tables, which the statements find before the views of the same names.
+The requests and engines of runs become temporary tables, of which statements find one run's rows before all others.
 Each statement returns rows of `metric_values`, or sums from which a function of `_INFER` makes them. Later statements
 read the rows of earlier ones in `metric_value`.
 """
@@ -19,6 +19,7 @@ import duckdb
 import numpy as np
 
 from assayline.store.database import SQL_FOLDER, Row, list_models, read_rows
+from assayline.store.views import quote_text
 
 COLUMNS = ("source", "metric", "statistic", "detail", "value", "low", "high", "n", "unit", "higher_is_better")
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
@@ -101,46 +102,64 @@ def define_metrics() -> dict[str, str]:
 
 
 @contextmanager
-def run_tables(connection: duckdb.DuckDBPyConnection, run_id: str) -> Iterator[None]:
-    """Make `request`, `engine` and `stretch` of a run as temporary tables, which names find before the views.
+def run_tables(connection: duckdb.DuckDBPyConnection, *run_ids: str) -> Iterator[None]:
+    """Make temporary tables of the rows of runs in `request`, `engine` and `stretch`, and choose the first run.
 
-    In a transaction, which undoes them if the block fails.
+    In the block, names find views of the rows of the chosen run (`choose_run`) before the views of all runs. In a
+    transaction, which undoes them if the block fails.
     """
-    connection.execute("set variable run_id = ?", [run_id])
+    choose_run(connection, run_ids[0])
     models = list_models()
-    for table in TABLES:
+    chosen = ", ".join(map(quote_text, run_ids))
+    for table in TABLES:  # those of later tables read earlier ones
         query = models[table].statement.split(" as\n", 1)[1].rstrip().removesuffix(";")
-        rows = f"select * from ({query}) where run_id = getvariable('run_id')"  # noqa: S608 - ours
-        connection.execute(f"create or replace temp table {table} as {rows}")
+        rows = f"select * from ({query}) where run_id in ({chosen})"  # noqa: S608 - ours
+        connection.execute(f"create temp table {table}_of_runs as {rows}")
+        connection.execute(f"create temp view {table} as from temp.{table}_of_runs")
+    for table in TABLES:
+        rows = f"from temp.{table}_of_runs where run_id = getvariable('run_id')"
+        connection.execute(f"create or replace temp view {table} as {rows}")
     yield  # an error ends the transaction, which undoes them
     for table in TABLES:
-        connection.execute(f"drop table temp.{table}")
+        connection.execute(f"drop view temp.{table}")
+        connection.execute(f"drop table temp.{table}_of_runs")
+
+
+def choose_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
+    """Let statements read this run."""
+    connection.execute("set variable run_id = ?", [run_id])
 
 
 def read_reading(connection: duckdb.DuckDBPyConnection, run_id: str) -> list[Row]:
     """Return the rows of `95_reread`: the answers that a run of kind reread has read, and its reference's engine."""
-    connection.execute("set variable run_id = ?", [run_id])
+    choose_run(connection, run_id)
     return read_rows(connection, list_statements()["95_reread"])
 
 
-def measure_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
-    """Insert the rows of `metric_values` of a run, in the caller's transaction."""
-    with run_tables(connection, run_id):
-        connection.execute("create or replace temp table metric_value as select * from raw.metric_values limit 0")
-        known = list_facts(connection)
-        rows = list[Row]()
-        for name, statement in list_statements().items():
-            if not _NEEDS.get(name, known) <= known:
-                rows += _name_source(name, _MISSING.get(name, []))
-                continue
-            if ("metric_value" in statement or name in _READERS) and "totals" not in known:
-                _insert_rows(connection, run_id, rows)
-                rows = []
-            found = read_rows(connection, statement)
-            rows += _name_source(name, _INFER[name](connection, found) if name in _INFER else found)
-        _insert_rows(connection, run_id, _replace_by_stated(connection, rows) if "totals" in known else rows)
-        connection.execute("insert into raw.metric_values by name from temp.metric_value")
-        connection.execute("drop table temp.metric_value")
+def measure_runs(connection: duckdb.DuckDBPyConnection, *run_ids: str) -> None:
+    """Insert the rows of `metric_values` of runs, in the caller's transaction."""
+    with run_tables(connection, *run_ids):
+        for run_id in run_ids:
+            choose_run(connection, run_id)
+            _measure(connection, run_id)
+
+
+def _measure(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
+    connection.execute("create or replace temp table metric_value as select * from raw.metric_values limit 0")
+    known = list_facts(connection)
+    rows = list[Row]()
+    for name, statement in list_statements().items():
+        if not _NEEDS.get(name, known) <= known:
+            rows += _name_source(name, _MISSING.get(name, []))
+            continue
+        if ("metric_value" in statement or name in _READERS) and "totals" not in known:
+            _insert_rows(connection, run_id, rows)
+            rows = []
+        found = read_rows(connection, statement)
+        rows += _name_source(name, _INFER[name](connection, found) if name in _INFER else found)
+    _insert_rows(connection, run_id, _replace_by_stated(connection, rows) if "totals" in known else rows)
+    connection.execute("insert into raw.metric_values by name from temp.metric_value")
+    connection.execute("drop table temp.metric_value")
 
 
 def _replace_by_stated(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -> list[Row]:

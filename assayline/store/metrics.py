@@ -8,7 +8,7 @@ Code that changes a run's rows calls `forget_metrics` in the same transaction, a
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -18,8 +18,11 @@ from assayline.errors import StoreError
 from assayline.scorers.process import UNREAD_TARGET
 from assayline.spec.named import find_by_source
 from assayline.store.database import Row, is_read_only, read_rows, transaction
-from assayline.store.measure import define_metrics, measure_run
+from assayline.store.measure import define_metrics, measure_runs
 from assayline.words import name_metric, show_changes, show_share
+
+MOST_RUNS, MOST_REQUESTS = 50, 100_000
+"""Runs that are measured together: planning costs more than a small run, and many requests need memory."""
 
 
 class UnmeasuredError(StoreError):
@@ -33,32 +36,56 @@ class UnmeasuredError(StoreError):
 
 
 def store_metrics(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str]) -> None:
-    """Compute and store the metrics of these runs, each in a transaction. Raises UnmeasuredError if it cannot write."""
+    """Compute and store the metrics of these runs, in transactions. Raises UnmeasuredError if it cannot write."""
     if is_read_only(connection):
         raise UnmeasuredError(run_ids)
     definitions, now = define_metrics(), datetime.now(UTC).replace(tzinfo=None)
-    for run_id in run_ids:
+    values = {"names": list(definitions), "digests": list(definitions.values()), "now": now}
+    for batch in _batch(connection, run_ids):
         with transaction(connection):
-            forget_metrics(connection, run_id)
-            measure_run(connection, run_id)
-            names, digests = list(definitions), list(definitions.values())
-            connection.execute(_PREPARED, {"run_id": run_id, "names": names, "digests": digests, "now": now})
+            forget_metrics(connection, *batch)
+            measure_runs(connection, *batch)
+            connection.execute(_PREPARED, {"run_ids": batch, **values})
+
+
+def _batch(connection: duckdb.DuckDBPyConnection, run_ids: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the runs that are measured together."""
+    query = "select run_id, count(*) from raw.requests where list_contains(?::varchar[], run_id) group by run_id"
+    sizes = dict(connection.execute(query, [list(run_ids)]).fetchall())
+    batch, rows = list[str](), 0
+    for run_id in run_ids:
+        rows += sizes.get(run_id, 0)
+        if batch and (rows > MOST_REQUESTS or len(batch) == MOST_RUNS):
+            yield batch
+            batch, rows = [], sizes.get(run_id, 0)
+        batch.append(run_id)
+    if batch:
+        yield batch
 
 
 _PREPARED = """
     insert into raw.measured_runs by name
     select
-        $run_id as run_id,
+        run_id,
         map($names::varchar[], $digests::varchar[]) as definitions,
-        -- in no order: the sum, bit by bit, of a digest per prompt row
-        to_hex(bit_xor(md5_number_lower(prompt_id || '/' || cast(occurrence as varchar)))) as prompts_digest,
-        (
-            select case when count(*) > 0 then count(expected_output_tokens) > 0 end
-            from raw.requests where run_id = $run_id
-        ) as is_longest_first,
+        prompts_digest,
+        expected > 0 as is_longest_first,
         $now as measured_at
-    from raw.prompts
-    where run_id = $run_id
+    from (select unnest($run_ids::varchar[]) as run_id)
+    left join (
+        -- in no order: the sum, bit by bit, of a digest per prompt row
+        select
+            run_id, to_hex(bit_xor(md5_number_lower(prompt_id || '/' || cast(occurrence as varchar)))) as prompts_digest
+        from raw.prompts
+        where list_contains($run_ids::varchar[], run_id)
+        group by run_id
+    ) using (run_id)
+    left join (
+        select run_id, count(expected_output_tokens) as expected
+        from raw.requests
+        where list_contains($run_ids::varchar[], run_id)
+        group by run_id
+    ) using (run_id)
 """
 
 
