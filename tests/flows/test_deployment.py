@@ -43,9 +43,7 @@ FAILED, DIED = "assayline: a night of DEPLOYMENT failed", "assayline: a run died
 MISSING = "assayline: a night of DEPLOYMENT has not ended"
 WORKER_COMMAND = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "evaluations", "--type", "process"]
 SET_DIRECTORY = "prefect.deployments.steps.set_working_directory"
-HEARTBEAT_S = 30
-"""The shortest that Prefect takes."""
-DIED_S, MISSING_S = 35, 10
+MISSING_S = 10
 
 
 @dataclass
@@ -137,7 +135,6 @@ def deployed_env(prefect_env: dict[str, str], prefect_api: str, deployed_data: P
         **prefect_env,
         "PREFECT_API_URL": prefect_api,
         "PREFECT_WORKER_QUERY_SECONDS": "1",
-        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_S),
         "ASSAYLINE_DATA_DIR": str(deployed_data),
         "ASSAYLINE_LOCK_DIR": str(deployed_data.parent / "locks"),
         "ASSAYLINE_FLUSH_INTERVAL_S": "0.1",
@@ -176,7 +173,7 @@ def story(
     told: list[str] = []
     with flow_kit.listening(told) as url:
         create_block(prefect_api, url)
-        create_automations(prefect_api, folder, {FAILED: None, DIED: DIED_S})
+        create_automations(prefect_api, folder, {FAILED: None, DIED: None})
         story = Story(deployed_data, folder / "specs", spec, told)
         try:
             yield story
