@@ -87,6 +87,9 @@ def check_arguments(spec: EvalSpec) -> None:
         return
     _check_names("engine.args", spec.engine.args, engine_argument_types(python))
     _check_names("sampling", spec.sampling, sampling_parameter_types(python))
+    for name, kind in NESTED_SAMPLING.items():
+        if isinstance(given := spec.sampling.get(name), dict):
+            _check_names(f"sampling.{name}", given, sampling_parameter_types(python, kind))
     for name in spec.engine.args:
         if name in OURS and not (spec.engine.is_served and name == "data_parallel_size"):
             raise SpecError(f"engine.args.{name} cannot be set: {OURS[name]}.")
@@ -96,6 +99,13 @@ def check_arguments(spec: EvalSpec) -> None:
                 f"sampling.{name} cannot be set: engine.record_token_times sets it. hint: remove it from sampling."
             )
     count_devices(spec.engine.args)
+
+
+NESTED_SAMPLING = {
+    "structured_outputs": "StructuredOutputsParams",
+    "repetition_detection": "RepetitionDetectionParams",
+}
+"""Sampling parameters that are objects in vLLM and mappings in a spec, with their classes."""
 
 
 def check_numbers(spec: EvalSpec) -> None:
@@ -135,9 +145,9 @@ def engine_argument_types(python: str | None = None) -> dict[str, str]:
 
 
 @cache
-def sampling_parameter_types(python: str | None = None) -> dict[str, str]:
-    """Return the types of the public fields of `vllm.SamplingParams` by name."""
-    fields = _read_fields("sampling_params.py", "SamplingParams", python)
+def sampling_parameter_types(python: str | None = None, kind: str = "SamplingParams") -> dict[str, str]:
+    """Return the types of the public fields of `vllm.SamplingParams`, or a class of its values, by name."""
+    fields = _read_fields("sampling_params.py", kind, python)
     return {name: kind for name, kind in fields.items() if not name.startswith("_")}
 
 

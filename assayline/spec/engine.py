@@ -322,7 +322,8 @@ def check_form(form: Mapping[str, Any]) -> None:
     """Raise ValueError for structured outputs that vLLM would refuse with each request."""
     given = [name for name in FORMS if form.get(name) is not None]
     if len(given) != 1:
-        raise ValueError(f"structured_outputs: expected exactly one of {', '.join(FORMS)}, given {given or 'none'}")
+        named = ", ".join(given or form) or "none"
+        raise ValueError(f"structured_outputs: expected exactly one of {', '.join(FORMS)}, given {named}")
     (name,), value = given, form[given[0]]
     if not isinstance(value, FORMS[name]):
         raise ValueError(f"structured_outputs.{name} is {value!r:.80}, of another type")

@@ -21,6 +21,10 @@ from assayline.spec.checks import check_arguments, count_devices, engine_argumen
         ({"engine": {"args": {"gpu_memory_utilization": 1.7}}}, r"gpu_memory_utilization is 1\.7.*at most 1\."),
         ({"sampling": {"temprature": 0}}, r"sampling\.temprature: .*did you mean 'temperature'\?"),
         ({"sampling": {"guided_json": {}}}, r"sampling\.guided_json: vLLM has no such argument"),
+        (
+            {"sampling": {"structured_outputs": {"regex": "a", "jsn": {}}}},
+            r"sampling\.structured_outputs\.jsn: vLLM has no such argument; did you mean 'json'",
+        ),
         ({"sampling": {"output_kind": 1}}, "record_token_times"),
         ({"sampling": {"temperature": -1}}, r"sampling\.temperature is -1\. hint: set it to a number from 0 to 2\."),
         ({"sampling": {"temperature": "1e-3"}}, r"sampling\.temperature is '1e-3'"),  # to YAML 1.1 this is text

@@ -40,16 +40,10 @@ from assayline.engines.reasoning import AnswerStops
 from assayline.errors import AssaylineError, DeviceError, EngineError, MediaError, SpecError
 from assayline.media.load import Hearing, Loaded
 from assayline.records import Completion, Json, Request
+from assayline.spec.checks import NESTED_SAMPLING
 
 NESTED_CONFIGS = ("structured_outputs_config", "profiler_config", "attention_config", "compilation_config")
 """Arguments for which `vllm.LLM` silently drops unknown keys of a mapping."""
-
-NESTED_SAMPLING = {
-    "structured_outputs": "StructuredOutputsParams",
-    "repetition_detection": "RepetitionDetectionParams",
-}
-"""Sampling parameters that are objects in vLLM and mappings in a spec, with their classes."""
-
 
 SHARED_MEMORY = Path("/dev/shm")
 LEAST_SHARED_BYTES = 2**27
