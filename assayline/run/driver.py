@@ -281,12 +281,13 @@ def _prepare(evaluation: Evaluation, log: AnyLogger) -> PromptCounts:
     counts = evaluation.prepare(log.warning)
     log.info("Prepared %s, %s", count(counts.prompt_rows, "prompt"), count(counts.requests, "request"))
     if counts.expected_requests:
-        log.info("Sending longest expected outputs first: estimates for %d requests", counts.expected_requests)
+        expected = count(counts.expected_requests, "request")
+        log.info("Sending longest expected outputs first: estimates for %s", expected)
     if counts.duplicate_prompts:
         log.warning(
-            "%d of %d prompts are duplicates (same messages and target); all are sent",
+            "%d of %s are duplicates (same messages and target); all are sent",
             counts.duplicate_prompts,
-            counts.prompt_rows,
+            count(counts.prompt_rows, "prompt"),
         )
     if counts.failed_requests:
         log.warning("%d requests are error rows and are not sent; see the table request", counts.failed_requests)
