@@ -410,7 +410,7 @@ def _price_answers(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -
         value = cost * share / right if right and share is not None else None
         ends = {"low": value / factor, "high": value * factor} if value is not None and factor else {}
         name = "cost_per_right_answer" if metric == "working_cost" else "full_cost_per_right_answer"
-        made.append(_row(name, "mean", value, None, f"{unit}/right answer", False, **ends))
+        made.append(_row(name, "mean", value, None, f"{unit}/correct answer", False, **ends))
     return made
 
 

@@ -325,7 +325,7 @@ def test_costs_are_metrics_that_are_compared_in_one_currency_alone(store: Store)
     store.given_case("free", priced(None))
     assert [row for row in store.rows("run_metric", run_id="free") if "cost" in row["metric"]] == []
     rows = compare_speed(store.connection, ["b"], ["a"], {})
-    assert rows["cost_per_right_answer"].unit == "EUR/right answer"
+    assert rows["cost_per_right_answer"].unit == "EUR/correct answer"
     assert rows["cost_per_million_output_tokens"].difference == pytest.approx(-0.5)
     for candidate, found in (("b", pytest.approx(0.5 * 6 / 9 - 1)), ("c", None)):
         row = compare_speed(store.connection, [candidate], ["a"], {}).get("cost_per_right_answer")

@@ -139,7 +139,7 @@ add_tasks as (
         case when count(cost) = count(*) then sum(cost) / sum(cost_units) end as cost,
         case when count(cost) = count(*) then sum(cost_low) / sum(cost_units) end as cost_low,
         case when count(cost) = count(*) then sum(cost_high) / sum(cost_units) end as cost_high,
-        coalesce(max(cost_unit), case when bool_or(is_by_kl) then 's/million tokens' else 's/right answer' end)
+        coalesce(max(cost_unit), case when bool_or(is_by_kl) then 's/million tokens' else 's/correct answer' end)
             as cost_unit
     from list_tasks
     left join measure_configs using (benchmark_id, config_id)
@@ -247,7 +247,7 @@ comment on column main.frontier.cost_per_million_output_tokens is 'Cost per mill
 comment on column main.frontier.cost is 'Cost per right answer of all tasks together in cost_unit, median over repeats; without a price, seconds of answering / right answers. By kl: per million output tokens.';
 comment on column main.frontier.cost_low is 'The same of the cheapest repeats.';
 comment on column main.frontier.cost_high is 'The same of the most expensive repeats.';
-comment on column main.frontier.cost_unit is 'Currency per right answer, or s/right answer without a price; by kl EUR/million tokens or s/million tokens.';
+comment on column main.frontier.cost_unit is 'Currency per right answer, or s/correct answer without a price; by kl EUR/million tokens or s/million tokens.';
 comment on column main.frontier.quality is 'Quality by which the benchmark chooses: accuracy or kl.';
 comment on column main.frontier.is_dominated is 'Whether another configuration has at least this recovery (by kl, at most this kl) at no higher cost, and one of both is better. NULL without either.';
 comment on column main.frontier.is_best is 'Whether it is the cheapest of those whose verdict is baseline or pass.';
