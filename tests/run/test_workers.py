@@ -319,7 +319,7 @@ def test_more_killers_than_the_spec_allows_end_the_worker(tmp_path, settings):
         Work(tmp_path, settings, max_error_share=0.1).drive(open_engine=open_frail)
     rows = rows_of(tmp_path, "completions")
     killers = [row["request_id"] for row in rows if row["error_kind"] == "killed_engine"]
-    assert killers == ids[: len(killers)] and 4 <= len(killers), "a killer is reported with the next message"
+    assert killers == ids[: len(killers)] and len(killers) >= 4, "a killer is reported with the next message"
     assert len(rows) < len(ids)
 
 
