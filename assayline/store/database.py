@@ -124,9 +124,14 @@ def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
     if stored == (TABLE_VERSION, schema_digest, models_digest):
         find_in_schemas(connection)
         return
+    path = _path_of(connection)  # an error ends the transaction, and with it all queries
     with transaction(connection):
-        for file in schema_files:
-            connection.execute(file.read_text(encoding="utf-8"))
+        try:
+            for file in schema_files:
+                connection.execute(file.read_text(encoding="utf-8"))
+        except duckdb.BinderException as error:
+            reason = f"{path} has tables that assayline {__version__} had before: {_first_line(error)}"
+            raise DatabaseUnusableError(f"{reason} hint: {_REPAIR}") from None
         find_in_schemas(connection)
         for (name,) in connection.execute("select unnest(model_names) from raw.schema_version").fetchall():
             for kind in ("view", "macro", "macro table"):

@@ -319,6 +319,14 @@ def test_tables_of_another_version_are_refused_and_left_alone(path, read_only, v
     )
 
 
+def test_tables_without_a_column_that_came_later_are_refused(path):
+    with duckdb.connect(path) as connection:
+        for (name,) in connection.execute("select view_name from duckdb_views() where not internal").fetchall():
+            connection.execute(f"drop view if exists main.{name}; drop view if exists internal.{name}")
+        connection.execute("alter table raw.runs drop job; update raw.schema_version set schema_digest = 'earlier'")
+    expect_refusal(path, "has tables that assayline .* had before: .*job.*hint: run `assayline db rebuild --all")
+
+
 def test_a_database_without_its_version_is_refused(path):
     with duckdb.connect(path) as connection:
         connection.execute("delete from raw.schema_version")
