@@ -130,7 +130,7 @@ def apply_schema(connection: duckdb.DuckDBPyConnection) -> None:
             for file in schema_files:
                 connection.execute(file.read_text(encoding="utf-8"))
         except duckdb.BinderException as error:
-            reason = f"{path} has tables that assayline {__version__} had before: {_first_line(error)}"
+            reason = f"{path} has tables of an earlier assayline {__version__}: {_first_line(error)}"
             raise DatabaseUnusableError(f"{reason} hint: {_REPAIR}") from None
         find_in_schemas(connection)
         for (name,) in connection.execute("select unnest(model_names) from raw.schema_version").fetchall():

@@ -22,7 +22,9 @@ from assayline.store.measure import define_metrics, measure_runs
 from assayline.words import name_metric, show_changes, show_share
 
 MOST_RUNS, MOST_REQUESTS = 50, 100_000
-"""Runs that are measured together: planning costs more than a small run, and many requests need memory."""
+"""Most runs that are measured together, and most requests of several.
+
+Planning costs more than a small run, and requests take memory."""
 
 
 class UnmeasuredError(StoreError):

@@ -324,7 +324,7 @@ def test_tables_without_a_column_that_came_later_are_refused(path):
         for (name,) in connection.execute("select view_name from duckdb_views() where not internal").fetchall():
             connection.execute(f"drop view if exists main.{name}; drop view if exists internal.{name}")
         connection.execute("alter table raw.runs drop job; update raw.schema_version set schema_digest = 'earlier'")
-    expect_refusal(path, "has tables that assayline .* had before: .*job.*hint: run `assayline db rebuild --all")
+    expect_refusal(path, "has tables of an earlier assayline .*: .*job.*hint: run `assayline db rebuild --all")
 
 
 def test_a_database_without_its_version_is_refused(path):

@@ -12,6 +12,7 @@ import pytest
 from metric_cases import CASES, FOLDER, LARGE, Rows, draw_run, insert_rows, read_fixture
 from row_kit import Row, Store
 
+from assayline.store import metrics
 from assayline.store.database import SQL_FOLDER, apply_schema
 from assayline.store.measure import list_statements
 from assayline.store.metrics import store_metrics
@@ -35,7 +36,9 @@ def measured() -> Iterator[Store]:
         read_fixture(connection)
         for run_id, traits in LIVES.items():
             insert_rows(connection, draw_run(run_id, **traits))
-        store_metrics(connection, [*SMALL, *LIVES])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(metrics, "MOST_RUNS", 7)  # several batches, and a last one that is not full
+            store_metrics(connection, [*SMALL, *LIVES])
         yield Store(connection)
 
 
